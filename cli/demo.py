@@ -1,0 +1,5 @@
+"""`rankhouse demo`."""
+
+
+def demo() -> None:
+    """To be written."""

@@ -1,0 +1,5 @@
+"""`rankhouse export`."""
+
+
+def export() -> None:
+    """To be written."""

@@ -1,0 +1,45 @@
+"""The command line `rankhouse`: one verb for each arrow of the data flow.
+
+The modules beside this one hold the verbs. They import what they run inside the command, so that `rankhouse --help` is
+instant and a machine needs only the packages of its own role.
+"""
+
+import sys
+
+import typer
+from rich.console import Console
+
+from rankhouse.cli import checkpoint, data, demo, export, plan, score, serve, train, version
+from rankhouse.embedding_cache.format.errors import FormatError
+from rankhouse.kernels.errors import KernelError
+from rankhouse.serving.errors import ServingError
+from rankhouse.training.errors import TrainingError
+
+app = typer.Typer(
+    help=__doc__.splitlines()[0],
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(data.app, name="data")
+app.add_typer(checkpoint.app, name="checkpoint")
+app.add_typer(version.app, name="version")
+app.command()(train.train)
+app.command()(plan.plan)
+app.command()(export.export)
+app.command()(serve.serve)
+app.command()(score.score)
+app.command()(demo.demo)
+
+
+def main() -> None:
+    """Runs a command; the project's own errors become one line on stderr and exit status 1."""
+    try:
+        app()
+    except (FormatError, KernelError, ServingError, TrainingError) as error:
+        Console(stderr=True).print(f"[bold red]error:[/] {error}", highlight=False, soft_wrap=True)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,5 @@
+"""`rankhouse plan`."""
+
+
+def plan() -> None:
+    """To be written."""

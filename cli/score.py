@@ -1,0 +1,5 @@
+"""`rankhouse score`."""
+
+
+def score() -> None:
+    """To be written."""

@@ -1,0 +1,5 @@
+"""`rankhouse serve`."""
+
+
+def serve() -> None:
+    """To be written."""

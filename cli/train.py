@@ -1,0 +1,5 @@
+"""`rankhouse train`."""
+
+
+def train() -> None:
+    """To be written."""

@@ -1,0 +1,1 @@
+"""Embedding rows for serving: the formats that hold them and the engine that reads them."""

@@ -1,0 +1,1 @@
+"""Embedding operations behind one C ABI, for NumPy and TensorFlow."""

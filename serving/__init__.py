@@ -1,0 +1,1 @@
+"""From a version to scores: Triton, its models, and the gateway."""

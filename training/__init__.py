@@ -1,0 +1,1 @@
+"""From raw logs to a servable version: data, hybrid-parallel training, export."""
