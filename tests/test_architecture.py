@@ -1,0 +1,135 @@
+"""The rules of ARCHITECTURE.md that code can check: directions, cycles, one importing place for each system, sizes."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("cli", "embedding_cache", "kernels", "serving", "training")
+
+# Who may import whom; the longest matching prefix decides.
+ALLOWED = {
+    "rankhouse.kernels": {"rankhouse.kernels"},
+    "rankhouse.embedding_cache.format": {"rankhouse.embedding_cache.format"},
+    "rankhouse.embedding_cache": {"rankhouse.embedding_cache", "rankhouse.kernels"},
+    "rankhouse.training": {"rankhouse.training", "rankhouse.kernels", "rankhouse.embedding_cache.format"},
+    # The exporter looks its own version up before it commits it, as serving will.
+    "rankhouse.training.export": {"rankhouse.training", "rankhouse.kernels", "rankhouse.embedding_cache"},
+    "rankhouse.serving": {"rankhouse.serving", "rankhouse.embedding_cache", "rankhouse.kernels"},
+    "rankhouse.cli": {"rankhouse"},
+}
+
+# Each outside system has one importing place.
+IMPORTERS = {
+    "tensorflow": {"rankhouse.training", "rankhouse.kernels.tf_ops"},
+    "tf_keras": {"rankhouse.training"},
+    "horovod": {"rankhouse.training.ranks", "rankhouse.training.launch"},
+    "nvtabular": {"rankhouse.training.data.preprocess"},
+    "merlin": {"rankhouse.training.data.preprocess"},
+    "dask": {"rankhouse.training.data.preprocess"},
+    "distributed": {"rankhouse.training.data.preprocess"},
+    "tf2onnx": {"rankhouse.training.export"},
+    "tritonclient": {"rankhouse.serving.triton_client"},
+    "triton_python_backend_utils": {"rankhouse.serving.triton_models"},
+    "fastapi": {"rankhouse.serving.gateway"},
+    "uvicorn": {"rankhouse.serving.gateway"},
+    "safetensors": {"rankhouse.embedding_cache.format.tensors"},
+}
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            yield ".".join(("rankhouse", *(parts[:-1] if parts[-1] == "__init__" else parts))), path
+
+
+MODULES = dict(modules())
+
+
+def within(module: str, prefix: str) -> bool:
+    return module == prefix or module.startswith(prefix + ".")
+
+
+def imports(path: Path) -> Iterator[tuple[str, bool]]:
+    """Yields (module, at top level) for each import of a file; `from a import b` yields a.b where that is a module."""
+    tree = ast.parse(path.read_text())
+    top = {id(node) for node in tree.body}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, id(node) in top
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            for alias in node.names:
+                submodule = f"{node.module}.{alias.name}"
+                yield (submodule if submodule in MODULES else str(node.module)), id(node) in top
+
+
+def test_our_packages_are_found() -> None:
+    assert {name.split(".")[1] for name in MODULES} == set(PACKAGES)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_follow_the_directions(module: str) -> None:
+    rule = max((prefix for prefix in ALLOWED if within(module, prefix)), key=len)
+    for imported, _ in imports(MODULES[module]):
+        if within(imported, "rankhouse"):
+            assert any(within(imported, allowed) for allowed in ALLOWED[rule]), f"{module} must not import {imported}"
+
+
+@pytest.mark.parametrize("system", IMPORTERS)
+def test_each_outside_system_has_one_importing_place(system: str) -> None:
+    for module, path in MODULES.items():
+        if any(within(imported, system) for imported, _ in imports(path)):
+            assert any(within(module, allowed) for allowed in IMPORTERS[system]), f"{module} must not import {system}"
+
+
+def test_there_are_no_cycles() -> None:
+    graph = {
+        module: {name for name, at_top in imports(path) if at_top and name in MODULES and name != module}
+        for module, path in MODULES.items()
+    }
+    done: set[str] = set()
+
+    def visit(module: str, trail: tuple[str, ...]) -> None:
+        assert module not in trail, f"cycle: {' -> '.join((*trail, module))}"
+        if module not in done:
+            for imported in sorted(graph[module]):
+                visit(imported, (*trail, module))
+            done.add(module)
+
+    for module in graph:
+        visit(module, ())
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_files_and_functions_stay_small(module: str) -> None:
+    source = MODULES[module].read_text()
+    assert source.count("\n") <= 500, f"{module} has over 500 lines: split it by noun"
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            assert lines <= 70, f"{module}.{node.name} has {lines} lines: over 70"
+
+
+@pytest.mark.parametrize("word", ["utils", "helpers", "common"])
+def test_no_module_is_named_after_nothing(word: str) -> None:
+    assert not [module for module in MODULES if module.rsplit(".", 1)[-1] == word]
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if name.endswith(".errors")])
+def test_error_trees_are_drawn_in_their_docstring(module: str) -> None:
+    tree = ast.parse(MODULES[module].read_text())
+    drawn = ast.get_docstring(tree) or ""
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            assert node.name in drawn, f"{module}: {node.name} is missing in the drawing"
+
+
+def test_no_pickle_is_read() -> None:
+    for module, path in MODULES.items():
+        for imported, _ in imports(path):
+            assert imported.split(".")[0] not in {"pickle", "cloudpickle", "dill", "joblib", "shelve"}, module
