@@ -1,0 +1,273 @@
+"""Committed directories: files, and a manifest written last that names each with its size and checksum.
+
+What has no manifest does not exist. The manifest appears by one rename, after everything that it names is on the disk,
+so a crash at any point leaves the directory either complete or without a manifest. Versions and checkpoints are written
+in this way.
+
+FORMAT.md gives the manifest byte by byte.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from rankhouse.embedding_cache.format.errors import ContentError, CorruptFileError, ManifestError
+
+FORMAT_VERSION = 1
+MANIFEST_NAME = "manifest.json"
+
+_OWN_KEYS = ("format", "format_version", "files")
+_READ_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class FileRecord:
+    """What a manifest remembers of a file.
+
+    Attributes:
+        bytes: The file's size.
+        sha256: The SHA-256 of its content, 64 lower-case hexadecimal digits.
+    """
+
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A manifest as read.
+
+    Attributes:
+        document: What the writer said about the directory; the manifest without its own keys.
+        files: The directory's files by name; names are relative paths with forward slashes.
+        sha256: The SHA-256 of the manifest's own bytes.
+    """
+
+    document: Mapping[str, Any]
+    files: Mapping[str, FileRecord]
+    sha256: str
+
+
+def file_record(path: Path | str) -> FileRecord:
+    """Measures a file, reading it in constant memory.
+
+    Raises:
+        CorruptFileError: The file does not exist or cannot be read.
+    """
+    digest, size = hashlib.sha256(), 0
+    try:
+        with open(path, "rb") as file:
+            while block := file.read(_READ_BYTES):
+                digest.update(block)
+                size += len(block)
+    except OSError as exc:
+        raise CorruptFileError(f"{path}: cannot be read ({exc.strerror})") from exc
+    return FileRecord(bytes=size, sha256=digest.hexdigest())
+
+
+def commit_manifest(
+    directory: Path | str, *, kind: str, document: Mapping[str, Any], files: Mapping[str, FileRecord]
+) -> Manifest:
+    """Makes a directory of files exist, all at once: its manifest is written last and appears by rename.
+
+    Every file named is flushed to the disk before. Called by one process, when all writers of `files` have finished.
+
+    Args:
+        directory: The folder that holds the files.
+        kind: What the directory is, for example "version"; reading it back as another kind is refused.
+        document: The rest of the manifest: JSON values, without the keys `format`, `format_version` and `files`.
+        files: What the directory holds, by relative path, as `file_record` measured it.
+
+    Returns:
+        The manifest as `read_manifest` would give it.
+
+    Raises:
+        ContentError: A file's name leaves the directory, or the document has a reserved key or something not JSON.
+        CorruptFileError: A file named does not exist or has another size.
+    """
+    directory = Path(directory)
+    if reserved := [key for key in _OWN_KEYS if key in document]:
+        raise ContentError(f"{directory}: the document has the reserved key {reserved[0]!r}; use another name for it")
+    for name, record in files.items():
+        if reason := _name_fault(name):
+            raise ContentError(f"{directory}: cannot hold a file named {name!r}: {reason}")
+        _check_size(directory, name, record)
+        flush(directory / name)
+    for folder in sorted({(directory / name).parent for name in files}):
+        flush(folder)
+    records = {name: asdict(files[name]) for name in sorted(files)}
+    whole = {"format": f"rankhouse.{kind}", "format_version": FORMAT_VERSION, **document, "files": records}
+    try:
+        content = json.dumps(whole, indent=1, allow_nan=False).encode() + b"\n"
+    except (TypeError, ValueError) as exc:
+        raise ContentError(f"{directory}: the document of its manifest is not plain JSON: {exc}") from exc
+    write_durably(directory / MANIFEST_NAME, content)
+    return _parse(directory / MANIFEST_NAME, content, kind)
+
+
+def read_manifest(directory: Path | str, *, kind: str, verify: bool = True) -> Manifest:
+    """Reads a committed directory's manifest and checks the files that it names.
+
+    Args:
+        directory: The folder that `commit_manifest` completed.
+        kind: What it must be, for example "version".
+        verify: Whether to read every file and compare its checksum. Presence and size are compared in any case.
+
+    Raises:
+        ManifestError: There is no manifest, or it is unreadable, of another kind, or made by a newer release.
+        CorruptFileError: A file is missing, truncated or altered.
+    """
+    directory = Path(directory)
+    path = directory / MANIFEST_NAME
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError as exc:
+        there = "it was never completed" if directory.is_dir() else "there is no such folder"
+        raise ManifestError(f"{path}: not found: {there}; write the {kind} again or give another folder") from exc
+    except OSError as exc:
+        raise ManifestError(f"{path}: cannot be read ({exc.strerror})") from exc
+    manifest = _parse(path, content, kind)
+    for name, record in manifest.files.items():
+        _check_size(directory, name, record)
+        if verify:
+            check_content(directory / name, record)
+    return manifest
+
+
+def check_content(path: Path, record: FileRecord) -> None:
+    """Compares a file with its record, by size and checksum.
+
+    Raises:
+        CorruptFileError: They differ.
+    """
+    found = file_record(path)
+    if found != record:
+        raise CorruptFileError(
+            f"{path}: its content was altered: expected {record.bytes} bytes of SHA-256 {record.sha256}, "
+            f"found {found.bytes} bytes of {found.sha256}; restore the file from another copy or write it again"
+        )
+
+
+def write_durably(path: Path, content: bytes) -> None:
+    """Writes a small file so that it appears complete or not at all, even when the machine stops in between."""
+    temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
+    with open(temporary, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    flush(path.parent)
+
+
+def flush(path: Path) -> None:
+    """Flushes a file's bytes, or a folder's names, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_json(path: Path, content: bytes) -> dict[str, Any]:
+    """Parses a JSON object strictly: no NaN, no key twice.
+
+    Args:
+        path: Where the content came from, for the message.
+        content: The file's bytes.
+
+    Raises:
+        ManifestError: It is not UTF-8, not JSON or not an object.
+    """
+    try:
+        value = json.loads(content, object_pairs_hook=_unique_keys, parse_constant=_refuse_constant)
+    except ValueError as exc:
+        raise ManifestError(f"{path}: is not valid JSON ({exc}); restore it from another copy") from exc
+    if not isinstance(value, dict):
+        raise ManifestError(f"{path}: expected a JSON object, found {type(value).__name__}")
+    return value
+
+
+def check_format(path: Path, document: Mapping[str, Any], kind: str) -> None:
+    """Checks the two keys with which each of our JSON files begins.
+
+    Raises:
+        ManifestError: It is of another kind, or of a format version that this release does not know.
+    """
+    if document.get("format") != f"rankhouse.{kind}":
+        found = document.get("format")
+        raise ManifestError(f"{path}: expected the format 'rankhouse.{kind}', found {found!r}; is it the right folder?")
+    version = document.get("format_version")
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise ManifestError(f"{path}: expected a format_version of 1 or more, found {version!r}")
+    if version > FORMAT_VERSION:
+        raise ManifestError(
+            f"{path}: has format_version {version}, this release reads up to {FORMAT_VERSION}; use a newer Rankhouse"
+        )
+
+
+def _parse(path: Path, content: bytes, kind: str) -> Manifest:
+    document = read_json(path, content)
+    check_format(path, document, kind)
+    files = document.get("files")
+    if not isinstance(files, dict):
+        raise ManifestError(f"{path}: expected an object under 'files', found {type(files).__name__}")
+    records = {name: _parse_record(path, name, value) for name, value in files.items()}
+    rest = {key: value for key, value in document.items() if key not in _OWN_KEYS}
+    return Manifest(document=rest, files=records, sha256=hashlib.sha256(content).hexdigest())
+
+
+def _parse_record(path: Path, name: str, value: Any) -> FileRecord:
+    if reason := _name_fault(name):
+        raise ManifestError(f"{path}: names the file {name!r}, which is refused: {reason}")
+    try:
+        record = FileRecord(**value)
+    except TypeError as exc:
+        raise ManifestError(f"{path}: expected {{'bytes', 'sha256'}} for the file {name!r}, found {value!r}") from exc
+    if type(record.bytes) is not int or record.bytes < 0 or not is_sha256(record.sha256):
+        raise ManifestError(f"{path}: the file {name!r} has an impossible size or SHA-256: {value!r}")
+    return record
+
+
+def is_sha256(value: Any) -> bool:
+    """Says whether a value is 64 lower-case hexadecimal digits."""
+    return isinstance(value, str) and len(value) == 64 and set(value) <= set("0123456789abcdef")
+
+
+def _name_fault(name: str) -> str:
+    """Says why a name may not stand in a manifest; empty if it may. A manifest must never reach outside its folder."""
+    parts = PurePosixPath(name).parts
+    if name.startswith("/") or ".." in parts:
+        return "it must lie inside the folder"
+    if not parts or name != "/".join(parts) or "\\" in name or not name.isprintable():
+        return "it must be a plain relative path with forward slashes"
+    return "the manifest does not list itself" if name == MANIFEST_NAME else ""
+
+
+def _check_size(directory: Path, name: str, record: FileRecord) -> None:
+    path = directory / name
+    if not path.is_file():
+        raise CorruptFileError(f"{path}: is missing; restore the file from another copy or write {directory} again")
+    size = path.stat().st_size
+    if size != record.bytes:
+        state = "truncated" if size < record.bytes else "altered"
+        raise CorruptFileError(
+            f"{path}: was {state}: expected {record.bytes} bytes, found {size}; "
+            "restore the file from another copy or write it again"
+        )
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    document = dict(pairs)
+    if len(document) != len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"the key {twice!r} stands twice")
+    return document
+
+
+def _refuse_constant(text: str) -> Any:
+    raise ValueError(f"{text} is not a JSON number")

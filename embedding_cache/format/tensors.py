@@ -1,0 +1,204 @@
+"""Tensor files: safetensors, written durably and read by memory mapping.
+
+The only importer of safetensors. Two writers: `write_tensors` for a few arrays that are in memory, and
+`write_tensor_blocks` for one tensor of any size that arrives block by block. Both give files that every safetensors
+reader opens.
+
+FORMAT.md gives the files byte by byte.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import safetensors
+import safetensors.numpy
+from rankhouse.embedding_cache.format.errors import ContentError, CorruptFileError
+from rankhouse.embedding_cache.format.files import FileRecord, flush
+
+# A tensor written by blocks begins on a page, so that its rows are aligned for vector loads, direct I/O and pinning.
+DATA_ALIGNMENT = 4096
+
+_LENGTH_BYTES = 8  # The file begins with the header's length, an unsigned 64-bit little-endian integer.
+_DTYPES = {
+    "BOOL": np.dtype(np.bool_),
+    "U8": np.dtype("u1"),
+    "I8": np.dtype("i1"),
+    "U16": np.dtype("<u2"),
+    "I16": np.dtype("<i2"),
+    "U32": np.dtype("<u4"),
+    "I32": np.dtype("<i4"),
+    "U64": np.dtype("<u8"),
+    "I64": np.dtype("<i8"),
+    "F16": np.dtype("<f2"),
+    "F32": np.dtype("<f4"),
+    "F64": np.dtype("<f8"),
+}
+_CODES = {dtype: code for code, dtype in _DTYPES.items()}
+
+
+def write_tensors(
+    path: Path | str, tensors: Mapping[str, npt.NDArray[Any]], metadata: Mapping[str, str] | None = None
+) -> None:
+    """Writes arrays to a file that appears complete or not at all.
+
+    Args:
+        path: The file; an older one is replaced.
+        tensors: The arrays by name: booleans, integers or floats of any shape.
+        metadata: Texts to keep beside them.
+
+    Raises:
+        ContentError: An array has a dtype that the format does not know.
+    """
+    path = Path(path)
+    for name, tensor in tensors.items():
+        _code(path, name, tensor.dtype)
+    # The library writes a strided array's memory as it lies, so each is made contiguous first.
+    arrays = {name: tensor if tensor.flags.c_contiguous else tensor.copy(order="C") for name, tensor in tensors.items()}
+    temporary = _temporary(path)
+    safetensors.numpy.save_file(arrays, temporary, metadata=dict(metadata) if metadata else None)
+    flush(temporary)
+    os.replace(temporary, path)
+    flush(path.parent)
+
+
+def write_tensor_blocks(
+    path: Path | str,
+    name: str,
+    blocks: Iterable[npt.NDArray[Any]],
+    *,
+    shape: tuple[int, ...],
+    dtype: Any = np.float32,
+    metadata: Mapping[str, str] | None = None,
+) -> FileRecord:
+    """Writes one tensor that arrives in blocks of rows, in the memory of one block; the file appears when complete.
+
+    Args:
+        path: The file; an older one is replaced.
+        name: The tensor's name.
+        blocks: Arrays [n, *shape[1:]] of `dtype`, whose rows add up to shape[0].
+        shape: The shape of the tensor.
+        dtype: Its dtype.
+        metadata: Texts to keep beside it.
+
+    Returns:
+        The file's size and checksum, taken while writing.
+
+    Raises:
+        ContentError: A block has another dtype or width, or the rows do not add up.
+    """
+    path, dtype = Path(path), np.dtype(dtype)
+    header = _header(name, _code(path, name, dtype), shape, prod(shape) * dtype.itemsize, metadata)
+    digest, size, num_rows = hashlib.sha256(header), len(header), 0
+    temporary = _temporary(path)
+    try:
+        with open(temporary, "wb") as file:
+            file.write(header)
+            for block in blocks:
+                if block.dtype != dtype or block.shape[1:] != shape[1:]:
+                    raise ContentError(
+                        f"{path}: tensor {name!r} of {dtype} {list(shape)} was given a block of {block.dtype} "
+                        f"{list(block.shape)}; blocks differ in their number of rows only"
+                    )
+                # A flat view of bytes, because neither files nor digests take arrays without elements otherwise.
+                content = np.ascontiguousarray(block).reshape(-1).view(np.uint8).data
+                file.write(content)
+                digest.update(content)
+                size += len(content)
+                num_rows += len(block)
+            if num_rows != shape[0]:
+                raise ContentError(f"{path}: tensor {name!r} has {shape[0]} rows, its blocks brought {num_rows}")
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    os.replace(temporary, path)
+    flush(path.parent)
+    return FileRecord(bytes=size, sha256=digest.hexdigest())
+
+
+def read_tensors(path: Path | str) -> dict[str, npt.NDArray[Any]]:
+    """Maps a file's arrays into memory: read-only, loaded from the disk page by page when touched.
+
+    Raises:
+        CorruptFileError: The file is missing, or not a well-formed tensor file.
+    """
+    path = Path(path)
+    entries, data_begin = _read_header(path)
+    names = [name for name in entries if name != "__metadata__"]
+    if not any(prod(entries[name]["shape"]) for name in names):
+        # An empty stretch cannot be mapped.
+        return {name: _frozen(np.empty(entries[name]["shape"], _dtype(path, name, entries[name]))) for name in names}
+    data = np.memmap(path, mode="r", dtype=np.uint8, offset=data_begin).view(np.ndarray)
+    tensors = {}
+    for name in names:
+        begin, end = entries[name]["data_offsets"]
+        tensors[name] = data[begin:end].view(_dtype(path, name, entries[name])).reshape(entries[name]["shape"])
+    return tensors
+
+
+def read_metadata(path: Path | str) -> dict[str, str]:
+    """Reads the texts kept beside a file's arrays.
+
+    Raises:
+        CorruptFileError: The file is missing, or not a well-formed tensor file.
+    """
+    metadata: dict[str, str] = _read_header(Path(path))[0].get("__metadata__", {})
+    return metadata
+
+
+def _header(name: str, code: str, shape: tuple[int, ...], num_bytes: int, metadata: Mapping[str, str] | None) -> bytes:
+    entries: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    entries[name] = {"dtype": code, "shape": list(shape), "data_offsets": [0, num_bytes]}
+    text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-(_LENGTH_BYTES + len(text)) % DATA_ALIGNMENT)
+    return len(text).to_bytes(_LENGTH_BYTES, "little") + text
+
+
+def _read_header(path: Path) -> tuple[dict[str, Any], int]:
+    """Reads a header and where the data begins; the library checks that all offsets and sizes agree with the file."""
+    try:
+        with safetensors.safe_open(path, framework="numpy"):
+            pass
+        with open(path, "rb") as file:
+            length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+            entries: dict[str, Any] = json.loads(file.read(length))
+    except FileNotFoundError as exc:
+        raise CorruptFileError(f"{path}: is missing; restore the file from another copy or write it again") from exc
+    except (safetensors.SafetensorError, OSError, ValueError) as exc:
+        raise CorruptFileError(
+            f"{path}: is not a well-formed tensor file ({exc}); restore it from another copy or write it again"
+        ) from exc
+    return entries, _LENGTH_BYTES + length
+
+
+def _dtype(path: Path, name: str, entry: Mapping[str, Any]) -> np.dtype[Any]:
+    try:
+        return _DTYPES[entry["dtype"]]
+    except KeyError as exc:
+        raise CorruptFileError(
+            f"{path}: tensor {name!r} has dtype {entry['dtype']}, known are {list(_DTYPES)}"
+        ) from exc
+
+
+def _code(path: Path, name: str, dtype: np.dtype[Any]) -> str:
+    if dtype not in _CODES:
+        known = ", ".join(str(known) for known in _CODES)
+        raise ContentError(f"{path}: tensor {name!r} has dtype {dtype}; expected one of {known}")
+    return _CODES[dtype]
+
+
+def _frozen(tensor: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    tensor.setflags(write=False)
+    return tensor
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.tmp-{os.getpid()}")
