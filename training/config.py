@@ -1,0 +1,235 @@
+"""The configuration of a training run: small frozen dataclasses, read from a recipe (YAML).
+
+A recipe names only what differs from the defaults below. `load_recipe` reads one, `override` applies
+`training.learning_rate=0.02`, and `Config.to_yaml` writes the resolved whole, which `parse_config` reads back.
+"""
+
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import yaml
+
+from rankhouse.training.errors import ConfigError
+from rankhouse.training.plan import DATA_PARALLEL_THRESHOLD_ROWS
+
+RECIPES = Path(__file__).parent / "recipes"
+
+Section = TypeVar("Section")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """Where the samples come from.
+
+    Attributes:
+        path: Folder of the prepared dataset.
+        train_split: Split to learn from.
+        valid_split: Held-out split, for the AUC.
+        shuffle: Visit each lane's rows in a new order every epoch.
+    """
+
+    path: str = ""
+    train_split: str = "train"
+    valid_split: str = "valid"
+    shuffle: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """The dense part of DLRM. The embedding width comes from the dataset.
+
+    Attributes:
+        bottom_mlp: Widths of the hidden layers over the continuous features; a layer of the embedding width follows.
+        top_mlp: Widths of the hidden layers over the interactions; a layer of width 1, the logit, follows.
+    """
+
+    bottom_mlp: tuple[int, ...] = (512, 256)
+    top_mlp: tuple[int, ...] = (512, 256)
+
+    def __post_init__(self) -> None:
+        for name in ("bottom_mlp", "top_mlp"):
+            for width in getattr(self, name):
+                _check(width >= 1, f"model.{name}", width, "widths of at least 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingConfig:
+    """How to learn.
+
+    Attributes:
+        batch_size: Samples per step, over all ranks together.
+        epochs: Passes over the training split.
+        max_steps: Steps after which training ends although epochs are left; 0 is no such limit.
+        optimizer: Of tables and dense layers alike.
+        learning_rate: Of tables and dense layers alike, constant.
+        seed: Of initial values and of the order of the samples.
+        log_every_steps: Steps between two lines of metrics.
+        eval_every_steps: Steps between two evaluations of the AUC; 0 evaluates only at the end.
+        checkpoint_every_steps: Steps between two checkpoints; 0 saves only at the end.
+        keep_checkpoints: Newest checkpoints that stay on disk.
+    """
+
+    batch_size: int = 8192
+    epochs: int = 1
+    max_steps: int = 0
+    optimizer: Literal["adagrad", "sgd"] = "adagrad"
+    learning_rate: float = 0.02
+    seed: int = 1
+    log_every_steps: int = 10
+    eval_every_steps: int = 1000
+    checkpoint_every_steps: int = 1000
+    keep_checkpoints: int = 2
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "epochs", "log_every_steps", "keep_checkpoints"):
+            _check(getattr(self, name) >= 1, f"training.{name}", getattr(self, name), "at least 1")
+        for name in ("max_steps", "seed", "eval_every_steps", "checkpoint_every_steps"):
+            _check(getattr(self, name) >= 0, f"training.{name}", getattr(self, name), "at least 0")
+        _check(0 < self.learning_rate < float("inf"), "training.learning_rate", self.learning_rate, "a number above 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParallelConfig:
+    """How tables lie over the ranks.
+
+    Attributes:
+        data_parallel_threshold_rows: Tables with fewer rows are copied to every rank; larger ones have one owner each.
+    """
+
+    data_parallel_threshold_rows: int = DATA_PARALLEL_THRESHOLD_ROWS
+
+    def __post_init__(self) -> None:
+        threshold = self.data_parallel_threshold_rows
+        _check(threshold >= 0, "parallel.data_parallel_threshold_rows", threshold, "at least 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Everything that a run's result depends on."""
+
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
+
+    def to_yaml(self) -> str:
+        """Returns the whole configuration, defaults included, as a recipe."""
+        return yaml.safe_dump(_plain(dataclasses.asdict(self)), sort_keys=False, default_flow_style=None)
+
+
+def load_recipe(recipe: str | Path, *, overrides: Sequence[str] = ()) -> Config:
+    """Reads a recipe.
+
+    Args:
+        recipe: The name of a shipped recipe (`dlrm`), or the path of a file (`my/recipe.yaml`).
+        overrides: Settings to change, each `section.key=value` with a YAML value.
+
+    Raises:
+        ConfigError: There is no such recipe, a key is unknown, or a value has the wrong type or range.
+    """
+    path = find_recipe(recipe)
+    return parse_config(path.read_text(encoding="utf-8"), source=str(path), overrides=overrides)
+
+
+def find_recipe(recipe: str | Path) -> Path:
+    """Returns the file of a recipe given by name or path."""
+    if (path := Path(recipe)).is_file():
+        return path
+    if (path := RECIPES / f"{recipe}.yaml").is_file():
+        return path
+    known = sorted(path.stem for path in RECIPES.glob("*.yaml"))
+    raise ConfigError(f"there is no recipe {str(recipe)!r}: give the path of a YAML file, or one of {', '.join(known)}")
+
+
+def parse_config(text: str, *, source: str, overrides: Sequence[str] = ()) -> Config:
+    """Parses a recipe; `source` names it in errors.
+
+    Raises:
+        ConfigError: The text is no YAML mapping, a key is unknown, or a value has the wrong type or range.
+    """
+    try:
+        document = yaml.safe_load(text) or {}
+    except yaml.YAMLError as exc:
+        raise ConfigError(f"{source} is not valid YAML: {exc}") from exc
+    try:
+        config = _section(Config, document, prefix="")
+    except ConfigError as exc:
+        raise ConfigError(f"{source}: {exc}") from exc
+    return override(config, overrides)
+
+
+def override(config: Config, settings: Sequence[str]) -> Config:
+    """Returns the configuration with settings like `training.learning_rate=0.02` changed.
+
+    Raises:
+        ConfigError: A setting is not of this form, or its key or value is wrong.
+    """
+    document = dataclasses.asdict(config)
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        section, dot, name = key.strip().partition(".")
+        if not equals or not dot:
+            raise ConfigError(f"--set {setting}: expected section.key=value, such as training.learning_rate=0.02")
+        try:
+            document.setdefault(section, {})[name] = yaml.safe_load(value)
+        except yaml.YAMLError as exc:
+            raise ConfigError(f"--set {setting}: {value!r} is not a YAML value") from exc
+    return _section(Config, document, prefix="")
+
+
+def _section(cls: type[Section], document: object, *, prefix: str) -> Section:
+    """Builds a dataclass from a mapping; keys and types are checked, the ranges by the class itself."""
+    if not isinstance(document, Mapping):
+        raise ConfigError(f"{prefix or 'a recipe'} must be a mapping of keys to values, not {document!r}")
+    hints = typing.get_type_hints(cls)
+    for key in document:
+        if key not in hints:
+            raise ConfigError(f"unknown key {prefix}{key}; {_nearest(str(key), hints, prefix)}")
+    values = {key: _value(hints[key], value, key=f"{prefix}{key}") for key, value in document.items()}
+    return cls(**values)
+
+
+def _value(expected: Any, value: object, *, key: str) -> Any:
+    """Checks a value against a field's type. YAML reads 1e-3 as text and 1 as an integer: both are numbers here."""
+    if dataclasses.is_dataclass(expected):
+        return _section(typing.cast("type[Any]", expected), value, prefix=f"{key}.")
+    if typing.get_origin(expected) is Literal:
+        choices = typing.get_args(expected)
+        _check(value in choices, key, value, f"one of {', '.join(map(repr, choices))}")
+        return value
+    if isinstance(expected, types.GenericAlias):
+        _check(isinstance(value, Sequence) and not isinstance(value, str), key, value, "a list of integers")
+        return tuple(_value(int, item, key=key) for item in typing.cast("Sequence[object]", value))
+    if expected is float and isinstance(value, int | str) and not isinstance(value, bool):
+        try:
+            return float(value)
+        except ValueError:
+            pass
+    names = {int: "an integer", float: "a number", str: "a text", bool: "true or false"}
+    _check(type(value) is expected, key, value, names[expected])
+    return value
+
+
+def _check(correct: bool, key: str, value: object, expected: str) -> None:
+    if not correct:
+        raise ConfigError(f"{key} is {value!r}; expected {expected}")
+
+
+def _nearest(key: str, known: Mapping[str, object], prefix: str) -> str:
+    nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    if nearest:
+        return f"did you mean {prefix}{nearest[0]}?"
+    return f"known keys: {', '.join(prefix + name for name in known)}"
+
+
+def _plain(value: Any) -> Any:
+    """Turns tuples into lists, which YAML shows without a tag."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return list(value) if isinstance(value, tuple) else value
