@@ -1,0 +1,192 @@
+"""An index from (table, text) to position, as plain arrays: exact, memory-mapped, shared by all processes that open it.
+
+Open addressing with linear probing over arrays that lie in a file, so opening it costs nothing and a text costs
+its bytes plus about 32 more, where a Python dict would take over 150. A batch is looked up in a few NumPy passes.
+
+A text's hash is a polynomial in its bytes modulo 2**64 (vectorizes over ragged texts), mixed with its table and length
+by the finalizer of MurmurHash3. A hit is compared byte by byte, so a hash only ever decides where to look.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from rankhouse.embedding_cache.format.errors import TransformError
+
+UNKNOWN = -1
+
+_ARRAYS = ("data", "offsets", "slots", "table_starts")
+
+_BASE = np.uint64(0x9E3779B97F4A7C15)  # Odd, so that its powers never vanish modulo 2**64.
+_TABLE = np.uint64(0xD6E8FEB86659FD93)
+_LENGTH = np.uint64(0xCA5A826395121157)
+_HIGH = np.uint64(32)
+_ENTRY = np.uint64(0xFFFFFFFF)
+_CHUNK = 1 << 16  # Texts hashed at once while building: bounds the memory for the powers of each byte.
+
+
+@dataclass(frozen=True)
+class TextIndex:
+    """Finds the position of a text in its table's list. Immutable; any thread may use it.
+
+    Attributes:
+        data: uint8, the texts of all tables one after the other.
+        offsets: int64 [n + 1], where each text begins in `data`.
+        slots: uint64 [power of two], the upper half of a text's hash above the text's number plus one; 0 is empty.
+        table_starts: int64 [num_tables + 1], the number of each table's first text.
+    """
+
+    data: npt.NDArray[Any]
+    offsets: npt.NDArray[Any]
+    slots: npt.NDArray[Any]
+    table_starts: npt.NDArray[Any]
+
+    @classmethod
+    def build(cls, tables: Mapping[str, tuple[npt.NDArray[Any], npt.NDArray[Any]]]) -> "TextIndex":
+        """Makes the index.
+
+        Args:
+            tables: For each table the bytes of its texts, uint8 [total], and their offsets, int64 [n + 1] from 0.
+
+        Raises:
+            TransformError: A table holds a text twice.
+        """
+        sizes = np.array([len(offsets) - 1 for _, offsets in tables.values()], dtype=np.int64)
+        lengths = np.concatenate([np.diff(offsets) for _, offsets in tables.values()] or [np.empty(0, np.int64)])
+        data = np.concatenate([data for data, _ in tables.values()] or [np.empty(0, np.uint8)])
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        table_of = np.repeat(np.arange(len(tables)), sizes)
+        hashes = np.empty(len(lengths), dtype=np.uint64)
+        for begin in range(0, len(lengths), _CHUNK):
+            part = slice(begin, min(begin + _CHUNK, len(lengths)))
+            texts = data[offsets[part.start] : offsets[part.stop]]
+            hashes[part] = _hashes(texts, lengths[part], table_of[part])
+        starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        index = cls(data, offsets, _filled_slots(hashes), starts)
+        index._refuse_duplicates(tuple(tables), lengths, table_of)
+        return index
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, npt.NDArray[Any]]) -> "TextIndex":
+        """Opens an index from the arrays that `tensors` gave."""
+        return cls(**{name: tensors[f"text.{name}"] for name in _ARRAYS})
+
+    def tensors(self) -> dict[str, npt.NDArray[Any]]:
+        """The index as named arrays."""
+        return {f"text.{name}": getattr(self, name) for name in _ARRAYS}
+
+    def positions(self, texts: Sequence[bytes], table_of: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Looks texts up.
+
+        Args:
+            texts: n texts, none of them empty.
+            table_of: int [n], the table of each.
+
+        Returns:
+            int64 [n]: the position in its table's list, or UNKNOWN.
+
+        Raises:
+            TransformError: A text is empty, which would be a missing value.
+        """
+        if not len(texts):
+            return np.empty(0, dtype=np.int64)
+        lengths = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
+        if not lengths.all():
+            raise TransformError("an empty text stands for a missing value: give it the length 0 and no value")
+        return self._find(np.frombuffer(b"".join(texts), dtype=np.uint8), lengths, table_of)
+
+    def _find(self, data: npt.NDArray[Any], lengths: npt.NDArray[Any], table_of: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        hashes = _hashes(data, lengths, table_of)
+        begins = np.cumsum(lengths) - lengths
+        mask = np.uint64(len(self.slots) - 1)
+        found = np.full(len(lengths), UNKNOWN, dtype=np.int64)
+        open_ = np.arange(len(lengths))
+        places = hashes & mask
+        while len(open_):
+            slots = self.slots[places]
+            alike = np.flatnonzero((slots >> _HIGH == hashes[open_] >> _HIGH) & (slots != 0))
+            settled = slots == 0
+            if len(alike):
+                who = open_[alike]
+                numbers = (slots[alike] & _ENTRY).astype(np.int64) - 1
+                same = self._equal(numbers, data, begins[who], lengths[who], table_of[who])
+                found[who[same]] = numbers[same] - self.table_starts[table_of[who[same]]]
+                settled[alike[same]] = True
+            open_, places = open_[~settled], (places[~settled] + np.uint64(1)) & mask
+        return found
+
+    def _equal(
+        self,
+        numbers: npt.NDArray[Any],
+        data: npt.NDArray[Any],
+        begins: npt.NDArray[Any],
+        lengths: npt.NDArray[Any],
+        table_of: npt.NDArray[Any],
+    ) -> npt.NDArray[Any]:
+        """Compares the index's texts of these numbers with texts of `data`, byte by byte."""
+        own_begins = self.offsets[numbers]
+        equal: npt.NDArray[Any] = (
+            (self.offsets[numbers + 1] - own_begins == lengths)
+            & (numbers >= self.table_starts[table_of])
+            & (numbers < self.table_starts[table_of + 1])
+        )
+        candidates = np.flatnonzero(equal)
+        if len(candidates):
+            sizes = lengths[candidates]
+            firsts = np.cumsum(sizes) - sizes
+            within = np.arange(sizes.sum()) - np.repeat(firsts, sizes)
+            own = self.data[np.repeat(own_begins[candidates], sizes) + within]
+            other = data[np.repeat(begins[candidates], sizes) + within]
+            equal[candidates] = np.logical_and.reduceat(own == other, firsts)
+        return equal
+
+    def _refuse_duplicates(
+        self, tables: tuple[str, ...], lengths: npt.NDArray[Any], table_of: npt.NDArray[Any]
+    ) -> None:
+        expected = np.arange(len(lengths)) - self.table_starts[table_of]
+        for begin in range(0, len(lengths), _CHUNK):
+            part = slice(begin, min(begin + _CHUNK, len(lengths)))
+            texts = self.data[self.offsets[part.start] : self.offsets[part.stop]]
+            twice = np.flatnonzero(self._find(texts, lengths[part], table_of[part]) != expected[part])
+            if len(twice):
+                number = begin + int(twice[0])
+                text = self.data[self.offsets[number] : self.offsets[number + 1]].tobytes()
+                table = tables[table_of[number]]
+                raise TransformError(f"the vocabulary of table {table!r} holds {text!r} twice")
+
+
+def _hashes(data: npt.NDArray[Any], lengths: npt.NDArray[Any], table_of: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    begins = np.cumsum(lengths) - lengths
+    powers = _powers(int(lengths.max(initial=0)))
+    within = np.arange(len(data)) - np.repeat(begins, lengths)
+    terms = (data.astype(np.uint64) + np.uint64(1)) * powers[within]
+    hashes: npt.NDArray[Any] = np.add.reduceat(terms, begins) if len(terms) else np.zeros(len(lengths), np.uint64)
+    hashes ^= lengths.astype(np.uint64) * _LENGTH + (table_of.astype(np.uint64) + np.uint64(1)) * _TABLE
+    for multiplier in (np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)):
+        hashes ^= hashes >> np.uint64(33)
+        hashes *= multiplier
+    hashes ^= hashes >> np.uint64(33)
+    return hashes
+
+
+def _powers(count: int) -> npt.NDArray[Any]:
+    return np.multiply.accumulate(np.full(count, _BASE, dtype=np.uint64))
+
+
+def _filled_slots(hashes: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Places every hash in the first free slot at or after its own, all that still look for one at a time."""
+    if len(hashes) >= 2**32 - 1:
+        raise TransformError(f"{len(hashes)} texts are more than one index holds (2**32 - 2); lower max_size")
+    slots = np.zeros(1 << max(int(2 * len(hashes) - 1).bit_length(), 1), dtype=np.uint64)
+    mask = np.uint64(len(slots) - 1)
+    entries = hashes >> _HIGH << _HIGH | np.arange(1, len(hashes) + 1, dtype=np.uint64)
+    places = hashes & mask
+    while len(entries):
+        free = slots[places] == 0
+        slots[places[free]] = entries[free]
+        # Of several that found the same slot one got it; the others, and those that found it taken, go on.
+        lost = slots[places] != entries
+        entries, places = entries[lost], (places[lost] + np.uint64(1)) & mask
+    return slots

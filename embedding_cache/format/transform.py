@@ -1,0 +1,212 @@
+"""The compiled transform: a fitted preprocessing workflow as plain data, and the code that applies it.
+
+`transform.json` holds the features and their steps, `transform.safetensors` the vocabularies. Applied to raw rows it
+gives what NVTabular's workflow gives, to the bit: each step is done in the dtype and order in which NVTabular does it.
+"""
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from rankhouse.embedding_cache.format.errors import TransformError
+from rankhouse.embedding_cache.format.feature import DenseSteps, Feature
+from rankhouse.embedding_cache.format.files import FORMAT_VERSION, check_format, read_json, write_durably
+from rankhouse.embedding_cache.format.raw import RawBatch
+from rankhouse.embedding_cache.format.tensors import read_tensors, write_tensors
+from rankhouse.embedding_cache.format.vocabulary import MISSING_ID, Vocabularies
+
+JSON_NAME = "transform.json"
+TENSORS_NAME = "transform.safetensors"
+
+
+@dataclass(frozen=True)
+class TransformedBatch:
+    """What the model takes (ARCHITECTURE.md, "A batch").
+
+    Attributes:
+        dense: float32 [B, num_dense].
+        ids: int64 [N], feature-major.
+        lengths: int32 [F, B], ids per bag.
+    """
+
+    dense: npt.NDArray[Any]
+    ids: npt.NDArray[Any]
+    lengths: npt.NDArray[Any]
+
+
+class CompiledTransform:
+    """Turns raw rows into the model's input. Immutable; any thread may use it.
+
+    Args:
+        features: All features, continuous and categorical, in the order of the feature spec.
+        vocabularies: The vocabularies of all tables.
+
+    Raises:
+        TransformError: A feature lacks its steps or its table a vocabulary.
+    """
+
+    def __init__(self, features: Sequence[Feature], vocabularies: Vocabularies) -> None:
+        _check(features, vocabularies)
+        self.features = tuple(features)
+        self.vocabularies = vocabularies
+        self._dense = [feature for feature in features if feature.kind == "continuous"]
+        self._categorical = [feature for feature in features if feature.kind == "categorical"]
+        self._ints = [feature for feature in self._categorical if feature.dtype == "int64"]
+        self._texts = [feature for feature in self._categorical if feature.dtype == "text"]
+        self._text_tables = np.array(
+            [vocabularies.text_tables.index(str(feature.table)) for feature in self._texts], dtype=np.int64
+        )
+
+    @property
+    def num_dense(self) -> int:
+        """The number of continuous features."""
+        return len(self._dense)
+
+    @property
+    def categorical(self) -> tuple[Feature, ...]:
+        """The categorical features in the order of `lengths`."""
+        return tuple(self._categorical)
+
+    def apply(self, raw: RawBatch) -> TransformedBatch:
+        """Transforms a batch.
+
+        Raises:
+            TransformError: The batch has another number of features, or a single-valued feature has several values.
+        """
+        for name, array, features in (
+            ("float_values", raw.float_values, self._dense),
+            ("int_lengths", raw.int_lengths, self._ints),
+            ("text_lengths", raw.text_lengths, self._texts),
+        ):
+            if array.shape[1] != len(features):
+                raise TransformError(
+                    f"{name} has {array.shape[1]} columns; this model has {len(features)} such features"
+                )
+        bags: dict[str, tuple[npt.NDArray[Any], npt.NDArray[Any]]] = {}
+        self._add_int_bags(bags, raw)
+        self._add_text_bags(bags, raw)
+        ids = [bags[feature.name][0] for feature in self._categorical]
+        lengths = [bags[feature.name][1] for feature in self._categorical]
+        return TransformedBatch(
+            dense=self._dense_of(raw.float_values),
+            ids=np.concatenate(ids) if ids else np.empty(0, dtype=np.int64),
+            lengths=np.stack(lengths) if lengths else np.empty((0, raw.num_rows), dtype=np.int32),
+        )
+
+    def _dense_of(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        dense = np.empty(values.shape, dtype=np.float32)
+        for index, feature in enumerate(self._dense):
+            assert feature.steps is not None
+            dense[:, index] = _stepped(np.ascontiguousarray(values[:, index]), feature.steps)
+        return dense
+
+    def _add_int_bags(self, bags: dict[str, tuple[npt.NDArray[Any], npt.NDArray[Any]]], raw: RawBatch) -> None:
+        for index, feature, chosen in _columns(self._ints, raw.int_lengths):
+            ids = self.vocabularies.ints[str(feature.table)].find(raw.int_values[chosen])
+            bags[feature.name] = _completed(feature, ids, raw.int_lengths[:, index])
+
+    def _add_text_bags(self, bags: dict[str, tuple[npt.NDArray[Any], npt.NDArray[Any]]], raw: RawBatch) -> None:
+        if not self._texts:
+            return
+        # All texts of all features in one pass, because the passes cost more than the texts.
+        column_of = np.repeat(np.tile(np.arange(len(self._texts)), raw.num_rows), raw.text_lengths.ravel())
+        ids = self.vocabularies.find_texts(raw.text_values.tolist(), self._text_tables[column_of])
+        for index, feature, chosen in _columns(self._texts, raw.text_lengths):
+            bags[feature.name] = _completed(feature, ids[chosen], raw.text_lengths[:, index])
+
+    def save(self, directory: Path | str) -> None:
+        """Writes `transform.json` and `transform.safetensors` into a directory that exists."""
+        directory = Path(directory)
+        document = {
+            "format": "rankhouse.transform",
+            "format_version": FORMAT_VERSION,
+            "features": [dataclasses.asdict(feature) for feature in self.features],
+            "vocabularies": self.vocabularies.document(),
+        }
+        write_tensors(directory / TENSORS_NAME, self.vocabularies.tensors())
+        write_durably(directory / JSON_NAME, json.dumps(document, indent=1, allow_nan=False).encode() + b"\n")
+
+    @classmethod
+    def load(cls, directory: Path | str) -> "CompiledTransform":
+        """Opens what `save` wrote; the vocabularies are mapped into memory, not read.
+
+        Raises:
+            TransformError: `transform.json` is missing or contradicts itself.
+            ManifestError: `transform.json` is malformed, of another kind, or made by a newer release.
+            CorruptFileError: `transform.safetensors` is missing or malformed.
+        """
+        path = Path(directory) / JSON_NAME
+        try:
+            document = read_json(path, path.read_bytes())
+            check_format(path, document, "transform")
+            tensors = read_tensors(Path(directory) / TENSORS_NAME)
+            features = [_feature_from(entry) for entry in document["features"]]
+            return cls(features, Vocabularies.from_parts(document["vocabularies"], tensors))
+        except (OSError, KeyError, TypeError) as exc:
+            raise TransformError(f"{path}: is no compiled transform ({type(exc).__name__}: {exc})") from exc
+
+
+def _feature_from(entry: Mapping[str, Any]) -> Feature:
+    steps = entry["steps"]
+    return Feature(**{**entry, "steps": DenseSteps(**steps) if steps is not None else None})
+
+
+def _check(features: Sequence[Feature], vocabularies: Vocabularies) -> None:
+    for feature in features:
+        if feature.kind == "continuous":
+            if feature.steps is None:
+                raise TransformError(f"continuous feature {feature.name!r} has no steps")
+        elif feature.table not in (vocabularies.ints if feature.dtype == "int64" else vocabularies.text_tables):
+            raise TransformError(
+                f"categorical feature {feature.name!r} has table {feature.table!r}, which has no vocabulary of "
+                f"{feature.dtype}"
+            )
+
+
+def _stepped(values: npt.NDArray[Any], steps: DenseSteps) -> npt.NDArray[Any]:
+    """Does what FillMissing, Clip, LogOp and Normalize of NVTabular do to a column, in their dtypes."""
+    values = np.where(np.isnan(values), steps.fill, values)
+    if steps.clip_min is not None:
+        values[values < steps.clip_min] = steps.clip_min
+    if steps.clip_max is not None:
+        values[values > steps.clip_max] = steps.clip_max
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        if steps.log:
+            values = np.log(values.astype(np.float32) + 1)
+        if steps.mean is not None:
+            values = values - steps.mean
+            if steps.std is not None and steps.std > 0:
+                values = values / steps.std
+        return values.astype(np.float32)
+
+
+def _columns(features: Sequence[Feature], lengths: npt.NDArray[Any]) -> list[tuple[int, Feature, npt.NDArray[Any]]]:
+    """For each feature its column and where its values lie among all, which stand sample by sample."""
+    begins = (np.cumsum(lengths) - lengths.ravel()).reshape(lengths.shape)
+    columns = []
+    for index, feature in enumerate(features):
+        own, first = lengths[:, index], begins[:, index]
+        if not feature.is_list:
+            if own.max(initial=0) > 1:
+                raise TransformError(f"feature {feature.name!r} has {own.max()} values in a row; it takes at most one")
+            columns.append((index, feature, first[own > 0]))
+            continue
+        within = np.arange(own.sum()) - np.repeat(np.cumsum(own) - own, own)
+        columns.append((index, feature, np.repeat(first, own) + within))
+    return columns
+
+
+def _completed(
+    feature: Feature, ids: npt.NDArray[Any], lengths: npt.NDArray[Any]
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Puts the id of a missing value where a single-valued feature has none; a list stays empty."""
+    if feature.is_list or len(ids) == len(lengths):
+        return ids, lengths
+    completed = np.full(len(lengths), MISSING_ID, dtype=np.int64)
+    completed[lengths > 0] = ids
+    return completed, np.ones(len(lengths), dtype=np.int32)
