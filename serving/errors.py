@@ -5,11 +5,30 @@ ServingError
 ├── ProcessFailed        a process that we started died, or was not ready in time
 ├── ModelLoadFailed      Triton refused to load a version
 ├── GoldenMismatch       Triton's scores are not the trainer's: the version must take no traffic
-└── TritonError          a call to Triton came back without an answer
-    ├── TritonUnavailable    no server there, or it is stopping
-    ├── TritonTimeout        no answer within the deadline
-    ├── UnknownModel         the server has no such model loaded
-    └── InvalidTensors       the server refused the request's tensors
+├── TritonError          a call to Triton came back without an answer
+│   ├── TritonUnavailable    no server there, or it is stopping
+│   ├── TritonTimeout        no answer within the deadline
+│   ├── UnknownModel         the server has no such model loaded
+│   └── InvalidTensors       the server refused the request's tensors
+├── SettingsError        a variable of the gateway's environment is unknown, missing or has no valid value
+├── AddressError         the gateway cannot listen where it was told to
+├── OverloadedError      the gateway answers as many requests as it may; try again
+├── NotReadyError        the gateway is stopping, or Triton does not serve the version
+├── NonFiniteScoreError  the model's score is not a number
+├── ScoreFileError       a file of rows to be scored cannot be read as such
+├── GatewayError         the gateway refused a request of ours, or cannot be reached
+└── RequestError         a request that cannot be answered as it is; names the field
+    ├── MalformedBodyError      it is not JSON
+    ├── InvalidFieldError       a field of the request is missing, unknown or of the wrong type
+    ├── NoCandidatesError       nothing is to be scored
+    ├── TooManyCandidatesError  more is to be scored than one request may hold
+    ├── UnknownFeatureError     the model has no such feature
+    ├── FeatureTwiceError       a feature stands in the context and in a candidate
+    ├── WrongValueError         a feature's value is not of its type, or not a finite number
+    ├── BodyTooLargeError       the body has more bytes than it may
+    ├── HeadersTooLargeError    the headers have more bytes than they may
+    ├── NoSuchModelError        the gateway serves no such model
+    └── DeadlineError           the time for the answer is over
 """
 
 
@@ -51,3 +70,88 @@ class UnknownModel(TritonError):
 
 class InvalidTensors(TritonError):
     """The server refused the request's tensors."""
+
+
+class SettingsError(ServingError):
+    """A variable of the gateway's environment is unknown, missing or has no valid value."""
+
+
+class AddressError(ServingError):
+    """The gateway cannot listen where it was told to."""
+
+
+class OverloadedError(ServingError):
+    """The gateway answers as many requests as it may; try again."""
+
+
+class NotReadyError(ServingError):
+    """The gateway is stopping, or Triton does not serve the version."""
+
+
+class NonFiniteScoreError(ServingError):
+    """The model's score is not a number."""
+
+
+class ScoreFileError(ServingError):
+    """A file of rows to be scored cannot be read as such."""
+
+
+class GatewayError(ServingError):
+    """The gateway refused a request of ours, or cannot be reached."""
+
+
+class RequestError(ServingError):
+    """A request that cannot be answered as it is.
+
+    Args:
+        message: What is wrong, what was expected and how to fix it.
+        path: The field, like `candidates[3].C1`; empty where the request as a whole is meant.
+    """
+
+    def __init__(self, message: str, path: str = "") -> None:
+        super().__init__(message)
+        self.path = path
+
+
+class MalformedBodyError(RequestError):
+    """The body is not JSON."""
+
+
+class InvalidFieldError(RequestError):
+    """A field of the request is missing, unknown or of the wrong type."""
+
+
+class NoCandidatesError(RequestError):
+    """Nothing is to be scored."""
+
+
+class TooManyCandidatesError(RequestError):
+    """More is to be scored than one request may hold."""
+
+
+class UnknownFeatureError(RequestError):
+    """The model has no such feature."""
+
+
+class FeatureTwiceError(RequestError):
+    """A feature stands in the context and in a candidate."""
+
+
+class WrongValueError(RequestError):
+    """A feature's value is not of its type, or not a finite number."""
+
+
+class BodyTooLargeError(RequestError):
+    """The body has more bytes than it may."""
+
+
+class HeadersTooLargeError(RequestError):
+    """The headers have more bytes than they may."""
+
+
+class NoSuchModelError(RequestError):
+    """The gateway serves no such model."""
+
+
+class DeadlineError(RequestError):
+    """The time for the answer is over."""

@@ -1,0 +1,64 @@
+"""The gateway's settings, from the environment."""
+
+import difflib
+import os
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from rankhouse.serving.errors import SettingsError
+
+PREFIX = "RANKHOUSE_"
+
+
+class Settings(BaseSettings):
+    """What the gateway is told, once, at start. Each field is read from `RANKHOUSE_<FIELD IN CAPITALS>`."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", protected_namespaces=())
+
+    store: Path = Field(description="Folder of the version store.")
+    model: str = Field(min_length=1, description="Name of the served model.")
+    version: str = Field("latest", min_length=1, description="Name of the served version; `latest` is resolved once.")
+    triton_url: str = Field("127.0.0.1:8001", description="Triton's gRPC address, host:port.")
+    host: str = Field("127.0.0.1", description="Address to listen on; 0.0.0.0 is every one of this machine's.")
+    port: int = Field(8080, ge=0, le=65535, description="Port of REST; 0 takes a free one.")
+    grpc_port: int = Field(8081, ge=0, le=65535, description="Port of gRPC; 0 takes a free one.")
+    max_candidates: int = Field(1000, ge=1, description="Candidates in a request.")
+    max_body_bytes: int = Field(8 << 20, ge=1, description="Bytes of a request's body (REST) or message (gRPC).")
+    max_header_bytes: int = Field(16 << 10, ge=256, description="Bytes of a request's headers, names and values.")
+    max_in_flight: int = Field(128, ge=1, description="Requests answered at a time; more get 503 and Retry-After.")
+    request_timeout_seconds: float = Field(2.0, gt=0, description="Time from a request's first byte to its answer.")
+    drain_seconds: float = Field(1.0, ge=0, description="After SIGTERM: time in which /readyz says 503 and all is served.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="What the log shows.")
+
+    def shown(self) -> str:
+        """The resolved settings, one line each, as the log shows them. No field holds a secret."""
+        return "\n".join(f"  {name} = {getattr(self, name)}" for name in type(self).model_fields)
+
+
+def settings_from_environment() -> Settings:
+    """Reads the settings.
+
+    Raises:
+        SettingsError: A variable is unknown, missing or has no valid value.
+    """
+    known = {PREFIX + name.upper() for name in Settings.model_fields}
+    for variable in sorted(os.environ):
+        if variable.startswith(PREFIX) and variable not in known:
+            nearest = difflib.get_close_matches(variable, known, n=1)
+            hint = f"did you mean {nearest[0]}?" if nearest else f"known are {', '.join(sorted(known))}"
+            raise SettingsError(f"the environment variable {variable} is not a setting of the gateway; {hint}")
+    try:
+        return Settings()
+    except ValidationError as exc:
+        lines = [_line(str(error["loc"][0]), error["msg"], error["input"]) for error in exc.errors()]
+        raise SettingsError("the gateway's environment: " + "; ".join(lines)) from exc
+
+
+def _line(field: str, message: str, value: object) -> str:
+    variable = PREFIX + field.upper()
+    if message == "Field required":
+        return f"{variable} is not set; it is the {Settings.model_fields[field].description}"
+    return f"{variable}={value}: {message}"
