@@ -1,0 +1,311 @@
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rankhouse.embedding_cache.format.errors import (
+    ContentError,
+    CorruptFileError,
+    ManifestError,
+    VersionNotFoundError,
+)
+from rankhouse.embedding_cache.format.golden import GoldenRequest
+from rankhouse.embedding_cache.format.records import FeatureContent, FeatureRecord, TableContent
+from rankhouse.embedding_cache.format.version import Version, VersionStore
+
+from tests.embedding_cache.format.small_store import blocks_of, rows_of, small_content
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> VersionStore:
+    store = VersionStore(tmp_path / "store")
+    store.write(small_content(tmp_path / "parts"))
+    return store
+
+
+def forge(version: Version, **changes: object) -> str:
+    """Changes a version's manifest and gives it the name that goes with it, as a broken writer might."""
+    path = version.path / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    name = f"000001-{hashlib.sha256(path.read_bytes()).hexdigest()[:8]}"
+    version.path.rename(version.path.with_name(name))
+    return name
+
+
+def test_opens_what_was_written(store: VersionStore, tmp_path: Path) -> None:
+    version = store.open()
+    assert store.names() == [version.name]
+    assert version.name == f"000001-{version.manifest.sha256[:8]}"
+    assert (version.model, version.num_dense, version.embeddings_dim) == ("dlrm", 2, 8)
+    assert version.metrics == {"auc": 0.75}
+    assert version.dense_path.read_bytes() == b"dense.onnx of 0.0"
+    assert version.features == (
+        FeatureRecord("C1", "C1", "sum", 3, 0),
+        FeatureRecord("C2", "C2", "mean", 2, 3),
+        FeatureRecord("clicked", "C1", "mean", 3, 5),
+    )
+    for table, rows in zip(version.tables, (rows_of(11, 3), rows_of(5, 2)), strict=True):
+        (segment,) = version.segments(table)
+        np.testing.assert_array_equal(segment, rows)
+        assert not segment.flags.writeable
+    (golden,) = version.golden()
+    assert golden.scores == (0.25, 0.5)
+    assert golden.rows() == [{"I1": 1, "C1": "a"}, {"I1": 1, "C1": None}]
+    assert not list((tmp_path / "store").glob("*/.tmp-*"))
+
+
+def test_document_has_the_fields_of_the_future(store: VersionStore) -> None:
+    document = store.open().manifest.document
+    assert (document["sequence"], document["parent"]) == (1, None)
+    assert document["created_at"].endswith("+00:00")
+
+
+def test_versions_share_segments(store: VersionStore, tmp_path: Path) -> None:
+    second = store.write(small_content(tmp_path / "parts", first=100))
+    assert store.names() == [store.open(store.names()[0]).name, second.name]
+    assert store.open("latest") == second
+    assert second.name.startswith("000002-")
+    assert len(list((tmp_path / "store/segments").iterdir())) == 3  # C1 twice, C2 once
+    np.testing.assert_array_equal(second.segments(second.tables[0])[0], rows_of(11, 3, 100))
+
+
+def test_latest_of_a_model(store: VersionStore, tmp_path: Path) -> None:
+    other = store.write(small_content(tmp_path / "parts", model="other"))
+    assert store.open(model="other") == other
+    assert store.open(model="dlrm").name == store.names()[0]
+    with pytest.raises(VersionNotFoundError, match="is of the model 'other', not 'dlrm'"):
+        store.open(other.name, model="dlrm")
+    with pytest.raises(VersionNotFoundError, match="has no version of the model 'third'"):
+        store.open(model="third")
+
+
+@pytest.mark.parametrize("rows_per_segment", [1, 3, 4, 11, 12])
+def test_large_tables_are_cut_into_segments(tmp_path: Path, rows_per_segment: int) -> None:
+    store = VersionStore(tmp_path / "store", segment_bytes=rows_per_segment * 12)
+    version = store.write(small_content(tmp_path / "parts"))
+    segments = version.segments(version.tables[0])
+    assert [len(segment) for segment in segments][:-1] == [rows_per_segment] * (len(segments) - 1)
+    np.testing.assert_array_equal(np.concatenate(segments), rows_of(11, 3))
+
+
+def test_damaged_segment_is_repaired_by_writing_it_again(store: VersionStore, tmp_path: Path) -> None:
+    path = store.open().tables[0].segments[0].path(store.path)
+    path.write_bytes(bytes(path.stat().st_size))
+    with pytest.raises(CorruptFileError):
+        store.open()
+    store.write(small_content(tmp_path / "parts"))
+    store.open()
+
+
+def test_refuses_a_store_or_version_that_is_not_there(store: VersionStore, tmp_path: Path) -> None:
+    with pytest.raises(VersionNotFoundError, match="there is no such version store; `rankhouse export` makes one"):
+        VersionStore(tmp_path / "nowhere").open()
+    with pytest.raises(VersionNotFoundError, match=rf"has no version '000007-00000000'.*{store.names()[0]}"):
+        store.open("000007-00000000")
+    shutil.rmtree(tmp_path / "store/versions")
+    with pytest.raises(VersionNotFoundError, match="has no version; `rankhouse export` writes one"):
+        store.open()
+
+
+@pytest.mark.parametrize("verify", [True, False])
+def test_refuses_missing_and_truncated_files(store: VersionStore, verify: bool) -> None:
+    version = store.open()
+    segment = version.tables[0].segments[0].path(store.path)
+    for path in (segment, version.dense_path, version.path / "golden.json", version.path / "transform.json"):
+        content = path.read_bytes()
+        path.write_bytes(content[:-1])
+        with pytest.raises(CorruptFileError, match=path.name):
+            store.open(verify=verify)
+        path.unlink()
+        with pytest.raises(CorruptFileError, match=f"{path.name}: is missing"):
+            store.open(verify=verify)
+        path.write_bytes(content)
+    store.open(verify=verify)
+
+
+def test_refuses_a_flipped_bit_anywhere(store: VersionStore) -> None:
+    version = store.open()
+    segment = version.tables[0].segments[0].path(store.path)
+    for path in (segment, version.dense_path, version.path / "golden.json", version.path / "manifest.json"):
+        content = path.read_bytes()
+        path.write_bytes(content[:-2] + bytes([content[-2] ^ 1]) + content[-1:])
+        with pytest.raises((CorruptFileError, ManifestError), match=path.name):
+            store.open()
+        path.write_bytes(content)
+    store.open()
+
+
+def test_refuses_a_manifest_changed_by_hand(store: VersionStore) -> None:
+    path = store.open().path / "manifest.json"
+    path.write_text(path.read_text().replace('"auc": 0.75', '"auc": 0.99'))
+    with pytest.raises(ManifestError, match=r"manifest\.json: was altered: its SHA-256 begins with"):
+        store.open()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tables": [{"name": "C1"}]}, "is malformed: KeyError"),
+        ({"tables": []}, "feature 'C1' has table 'C1'"),
+        ({"features": [{"name": "C1", "surprise": 1}]}, "unexpected keyword argument 'surprise'"),
+        ({"dense": {}}, "is malformed: KeyError"),
+        ({"format_version": 9}, "use a newer Rankhouse"),
+    ],
+)
+def test_refuses_a_malformed_manifest(store: VersionStore, changes: dict[str, object], message: str) -> None:
+    name = forge(store.open(), **changes)
+    with pytest.raises(ManifestError, match=message):
+        store.open(name)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("dtype", "float16", "has dtype 'float16'; this release reads float32"),
+        ("num_rows", 12, "has 12 rows of 3, its segments 11 rows"),
+        ("dim", 4, "not those of their tables"),
+        ("segments", [], "its segments 0 rows"),
+        (
+            "segments",
+            [{"sha256": "../../x", "bytes": 1, "row_begin": 0, "num_rows": 11}],
+            "expected a segment at row 0",
+        ),
+    ],
+)
+def test_refuses_impossible_tables(store: VersionStore, field: str, value: object, message: str) -> None:
+    version = store.open()
+    tables = [dict(table) for table in version.manifest.document["tables"]]
+    tables[0][field] = value
+    name = forge(version, tables=tables)
+    with pytest.raises(ManifestError, match=message):
+        store.open(name)
+
+
+def test_refuses_a_segment_of_another_table(store: VersionStore) -> None:
+    version = store.open()
+    tables = [dict(table) for table in version.manifest.document["tables"]]
+    tables[0]["name"] = "renamed"
+    features = [
+        {**feature, "table": "renamed"} if feature["table"] == "C1" else feature
+        for feature in version.manifest.document["features"]
+    ]
+    opened = store.open(forge(version, tables=tables, features=features))
+    with pytest.raises(CorruptFileError, match=r"expected the segment .*'renamed'.* found .*'C1'"):
+        opened.segments(opened.tables[0])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": "../x"}, "'../x' cannot be a model's name"),
+        ({"features": [FeatureContent("C1", "C9", "sum")]}, r"feature 'C1' points into table 'C9'; known are \['C1'"),
+        ({"features": [FeatureContent("C1", "C1", "max")]}, "feature 'C1' has combiner 'max'"),
+        ({"features": [FeatureContent("C1", "C1", "sum")] * 2}, "the name 'C1' stands twice"),
+        ({"tables": [TableContent("C1", 0, 3, [])]}, r"table 'C1': expected one row and one column or more"),
+        (
+            {"tables": [TableContent("C1", 3, 3, [rows_of(4, 3)])], "features": []},
+            "table 'C1' has 3 rows, its blocks brought 4",
+        ),
+        ({"tables": [TableContent("C1", 5, 3, blocks_of(rows_of(4, 3)))], "features": []}, "its blocks brought 4"),
+        ({"dense": Path("/nowhere")}, "/nowhere: cannot be copied"),
+        ({"golden": [GoldenRequest({"context": {"x": object()}, "candidates": []}, ())]}, "not plain JSON"),
+        ({"metrics": {"auc": float("nan")}}, "not plain JSON"),
+    ],
+)
+def test_refuses_content_that_contradicts_itself_and_leaves_the_store(
+    store: VersionStore, tmp_path: Path, changes: dict[str, object], message: str
+) -> None:
+    names = store.names()
+    with pytest.raises((ContentError, CorruptFileError), match=message):
+        store.write(small_content(tmp_path / "parts", **changes))
+    assert store.names() == names
+    assert not list((tmp_path / "store").glob("*/.tmp-*"))
+
+
+def test_golden_request_needs_a_score_for_each_candidate() -> None:
+    with pytest.raises(ContentError, match="has 1 candidates and 2 scores"):
+        GoldenRequest({"context": {}, "candidates": [{}]}, (0.1, 0.2))
+
+
+# Kills a writer before each call that changes the disk, one fork per point, until a writer gets through.
+KILLED_WRITERS = """
+import os, signal, sys
+from pathlib import Path
+from rankhouse.embedding_cache.format.version import VersionStore
+from tests.embedding_cache.format.small_store import small_content
+
+root = Path(sys.argv[1])
+store = VersionStore(root / "store")
+store.write(small_content(root / "parts"))
+old = store.names()
+
+def die_before(point):
+    left = [point]
+    def counted(call):
+        def wrapper(*args, **options):
+            if not left[0]:
+                os.kill(os.getpid(), signal.SIGKILL)
+            left[0] -= 1
+            return call(*args, **options)
+        return wrapper
+    for name in ("fsync", "replace", "rename", "mkdir", "unlink"):
+        setattr(os, name, counted(getattr(os, name)))
+
+for point in range(200):
+    child = os.fork()
+    if not child:
+        die_before(point)
+        store.write(small_content(root / "parts", first=1000))
+        os._exit(0)
+    status = os.waitpid(child, 0)[1]
+    for name in store.names():
+        store.open(name)
+    if status == 0:
+        break
+    assert os.WTERMSIG(status) == signal.SIGKILL, status
+    new = [name for name in store.names() if name not in old]
+    if new:  # Killed after the rename: the version is complete.
+        assert len(new) == 1, new
+        old = store.names()
+print(point, len(store.names()))
+"""
+
+
+def test_a_writer_killed_at_any_point_leaves_the_old_state_or_the_new(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED_WRITERS, str(tmp_path)],
+        check=True,
+        timeout=120,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    points, versions = map(int, done.stdout.split())
+    assert points > 15
+    assert versions == 3  # The first, the one killed after its rename, and the one that got through.
+
+
+def test_writers_take_turns(tmp_path: Path) -> None:
+    script = """
+import sys
+from pathlib import Path
+from rankhouse.embedding_cache.format.version import VersionStore
+from tests.embedding_cache.format.small_store import small_content
+root, number = Path(sys.argv[1]), sys.argv[2]
+for step in range(5):
+    VersionStore(root / "store").write(small_content(root / number, first=int(number) * 100 + step))
+"""
+    writers = [
+        subprocess.Popen([sys.executable, "-c", script, str(tmp_path), str(number)], cwd=ROOT) for number in range(3)
+    ]
+    assert [writer.wait(timeout=60) for writer in writers] == [0, 0, 0]
+    store = VersionStore(tmp_path / "store")
+    assert [int(name.split("-")[0]) for name in store.names()] == list(range(1, 16))
+    for name in store.names():
+        store.open(name)
