@@ -1,0 +1,112 @@
+"""DLRM (Naumov et al. 2019, https://arxiv.org/abs/1906.00091): the dense part, as plain Keras code.
+
+    dense [B, num_dense] -> bottom MLP -> [B, D] --+-----------------------------+
+                                                   +-> dot interaction -> concat -> top MLP -> logits [B]
+    embeddings [B, F*D]  -> F vectors of width D --+
+
+Embedding tables are not in here: they may be spread over ranks, or lie in a server's cache.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+import tensorflow as tf
+import tf_keras as keras
+
+from rankhouse.training.config import ModelConfig
+from rankhouse.training.errors import ModelError
+
+
+class DLRM(keras.Model):  # type: ignore[misc]
+    """Maps continuous features and pooled embeddings to logits.
+
+    Initial weights depend only on the seed and the shapes.
+    """
+
+    def __init__(self, config: ModelConfig, *, num_dense: int, feature_dims: Mapping[str, int], seed: int) -> None:
+        """Builds the layers and their weights.
+
+        Args:
+            config: Widths of the hidden layers.
+            num_dense: Number of continuous features, at least 0.
+            feature_dims: Embedding width of each categorical feature, in the order of the embeddings; all the same.
+            seed: Of the initial weights.
+
+        Raises:
+            ModelError: The widths differ, or there are too few features to interact.
+        """
+        super().__init__(name="dlrm")
+        self.num_dense = num_dense
+        self.num_features = len(feature_dims)
+        self.dim = _common_dim(feature_dims)
+        if self.num_features + bool(num_dense) < 2:
+            raise ModelError(
+                f"DLRM takes dot products of features, but there are only {self.num_features} categorical and "
+                f"{num_dense} continuous ones; expected at least 2 categorical ones, or 1 of each kind"
+            )
+        self.bottom_layers = _mlp("bottom", (*config.bottom_mlp, self.dim), "relu", seed=seed) if num_dense else []
+        self.top_layers = _mlp("top", (*config.top_mlp, 1), None, seed=seed + 500)
+        self([tf.zeros([1, num_dense]), tf.zeros([1, self.num_features * self.dim])])
+
+    def call(self, inputs: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
+        """Scores a batch.
+
+        Args:
+            inputs: `dense` float32 [B, num_dense] and `embeddings` float32 [B, F*D].
+
+        Returns:
+            Logits, float32 [B]. B may be 0.
+        """
+        dense, embeddings = inputs
+        vectors = tf.reshape(embeddings, [-1, self.num_features, self.dim])
+        if not self.num_dense:
+            return self._top(dot_interaction(vectors))
+        for layer in self.bottom_layers:
+            dense = layer(dense)
+        vectors = tf.concat([dense[:, tf.newaxis], vectors], axis=1)
+        return self._top(tf.concat([dense, dot_interaction(vectors)], axis=1))
+
+    def _top(self, features: tf.Tensor) -> tf.Tensor:
+        for layer in self.top_layers:
+            features = layer(features)
+        return tf.squeeze(features, axis=1)
+
+    def named_variables(self) -> dict[str, tf.Variable]:
+        """Returns the weights under names that stay: `bottom_0/kernel`, `bottom_0/bias`, ..."""
+        layers = (*self.bottom_layers, *self.top_layers)
+        return {f"{layer.name}/{kind}": getattr(layer, kind) for layer in layers for kind in ("kernel", "bias")}
+
+
+def dot_interaction(vectors: tf.Tensor) -> tf.Tensor:
+    """Returns the dot products of all pairs of different vectors: [B, V, D] -> [B, V*(V-1)/2].
+
+    The pairs come in the order (1,0), (2,0), (2,1), (3,0), ...: the lower triangle without its diagonal, by rows.
+    """
+    num_vectors = vectors.shape[1]
+    pairs = np.flatnonzero(np.tril(np.ones([num_vectors, num_vectors], bool), k=-1))
+    products = tf.matmul(vectors, vectors, transpose_b=True)
+    return tf.gather(tf.reshape(products, [-1, num_vectors * num_vectors]), pairs, axis=1)
+
+
+def _mlp(name: str, widths: tuple[int, ...], last_activation: str | None, *, seed: int) -> list[keras.layers.Dense]:
+    """Makes fully connected layers with ReLU between them; each draws its weights from a seed of its own."""
+    return [
+        keras.layers.Dense(
+            width,
+            activation="relu" if i < len(widths) - 1 else last_activation,
+            kernel_initializer=keras.initializers.GlorotNormal(seed=seed + i),
+            name=f"{name}_{i}",
+        )
+        for i, width in enumerate(widths)
+    ]
+
+
+def _common_dim(feature_dims: Mapping[str, int]) -> int:
+    dims = set(feature_dims.values())
+    if len(dims) > 1:
+        listed = ", ".join(f"{feature}: {dim}" for feature, dim in feature_dims.items())
+        raise ModelError(
+            f"DLRM takes dot products of embeddings, so all must have one width, but there are {sorted(dims)} "
+            f"({listed}); set the same `dim` for every categorical feature in the feature spec and preprocess again"
+        )
+    return dims.pop() if dims else 1
