@@ -1,6 +1,11 @@
 """What can go wrong in this package.
 
 TrainingError
+├── DataError                 raw or prepared data cannot be used
+│   ├── FeatureSpecError      a feature spec is wrong
+│   ├── RawFileError          a raw file is missing or wrong
+│   ├── PreprocessError       the workflow cannot be fitted or applied
+│   └── DatasetError          a prepared dataset is missing, unfinished or does not have what was asked for
 ├── RanksError                the ranks cannot work together
 ├── PlanError                 tables cannot be placed
 ├── EmbeddingError            a DistributedEmbedding was made or called wrongly
@@ -16,6 +21,26 @@ TrainingError
 
 class TrainingError(Exception):
     """Base class of the package's errors."""
+
+
+class DataError(TrainingError):
+    """Raw or prepared data cannot be used."""
+
+
+class FeatureSpecError(DataError):
+    """A feature spec is wrong: an unknown key, an impossible value, features that contradict each other."""
+
+
+class RawFileError(DataError):
+    """A raw file is missing or wrong; the message names the file and, for its content, row, column and value."""
+
+
+class PreprocessError(DataError):
+    """The workflow cannot be fitted or applied."""
+
+
+class DatasetError(DataError):
+    """A prepared dataset is missing, unfinished, or does not have what was asked for."""
 
 
 class RanksError(TrainingError):

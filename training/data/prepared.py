@@ -1,0 +1,148 @@
+"""A prepared dataset: the folder that preprocessing writes and everything after it reads."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rankhouse.embedding_cache.format import transform
+from rankhouse.embedding_cache.format.errors import ManifestError
+from rankhouse.embedding_cache.format.files import FORMAT_VERSION, check_format, read_json, write_durably
+from rankhouse.training.data.feature_spec import AnyFeature, FeatureSpec
+from rankhouse.training.errors import DatasetError
+
+DATASET_NAME = "dataset.json"
+SPEC_NAME = "feature_spec.yaml"
+WORKFLOW_NAME = "workflow"
+
+
+@dataclass(frozen=True)
+class TableInfo:
+    """An embedding table that the dataset's ids point into.
+
+    Attributes:
+        num_rows: Its rows: 3 reserved ones and one per known value.
+        dim: Its width.
+    """
+
+    num_rows: int
+    dim: int
+
+
+@dataclass(frozen=True)
+class SplitFile:
+    """A Parquet file of a split.
+
+    Attributes:
+        name: Its path in the dataset's folder.
+        num_rows: Its rows.
+    """
+
+    name: str
+    num_rows: int
+
+
+@dataclass(frozen=True)
+class Split:
+    """Rows that were transformed together, as "train" or a held-out day.
+
+    Attributes:
+        files: Its files; their order is the order of the rows.
+        positive_rate: The share of rows with label 1.
+        missing_rates: For each feature the share of rows without a value.
+    """
+
+    files: tuple[SplitFile, ...]
+    positive_rate: float
+    missing_rates: Mapping[str, float]
+
+    @property
+    def num_rows(self) -> int:
+        """The number of rows of all files."""
+        return sum(file.num_rows for file in self.files)
+
+
+@dataclass(frozen=True)
+class PreparedDataset:
+    """A prepared dataset, opened. Immutable; any thread may read it.
+
+    Attributes:
+        path: The folder.
+        spec: The feature spec as used.
+        splits: Its splits by name; "train" is the one that the workflow was fitted on.
+        tables: The embedding tables by name, in the order of the spec.
+    """
+
+    path: Path
+    spec: FeatureSpec
+    splits: Mapping[str, Split]
+    tables: Mapping[str, TableInfo]
+
+    @property
+    def features(self) -> tuple[AnyFeature, ...]:
+        """All features in the order of the spec; `spec.continuous` and `spec.categorical` are its two parts."""
+        return self.spec.features
+
+    @property
+    def transform_files(self) -> tuple[Path, ...]:
+        """The files of the compiled transform, which a version takes along."""
+        return (self.path / transform.JSON_NAME, self.path / transform.TENSORS_NAME)
+
+    def split(self, name: str) -> Split:
+        """Returns a split.
+
+        Raises:
+            DatasetError: There is none of this name.
+        """
+        if name not in self.splits:
+            raise DatasetError(f"{self.path} has no split {name!r}; it has {', '.join(self.splits)}")
+        return self.splits[name]
+
+    def transform(self) -> transform.CompiledTransform:
+        """Opens the compiled transform."""
+        return transform.CompiledTransform.load(self.path)
+
+    @classmethod
+    def open(cls, directory: Path | str) -> "PreparedDataset":
+        """Opens a folder and checks that its files are there.
+
+        Raises:
+            DatasetError: The folder is no prepared dataset, was not finished, or lacks a file.
+            FeatureSpecError: Its feature spec is wrong.
+        """
+        directory = Path(directory)
+        path = directory / DATASET_NAME
+        if not path.is_file():
+            state = "was not finished" if directory.is_dir() else "is no folder"
+            raise DatasetError(
+                f"{directory} is no prepared dataset: it {state} ({DATASET_NAME} is missing); "
+                "make one with `rankhouse data preprocess`"
+            )
+        try:
+            document = read_json(path, path.read_bytes())
+            check_format(path, document, "dataset")
+            splits = {name: _split_from(entry) for name, entry in document["splits"].items()}
+            tables = {name: TableInfo(**entry) for name, entry in document["tables"].items()}
+        except (ManifestError, KeyError, TypeError) as exc:
+            raise DatasetError(f"{path}: is no description of a dataset ({exc}); preprocess again") from exc
+        dataset = cls(directory, FeatureSpec.load(directory / SPEC_NAME), splits, tables)
+        files = [directory / file.name for split in splits.values() for file in split.files]
+        for file in (*dataset.transform_files, *files):
+            if not file.is_file():
+                raise DatasetError(f"{file} is missing; preprocess again or restore it")
+        return dataset
+
+    def commit(self) -> None:
+        """Writes `dataset.json`, after which the dataset exists; everything else must be written before."""
+        document = {
+            "format": "rankhouse.dataset",
+            "format_version": FORMAT_VERSION,
+            "splits": {name: asdict(split) for name, split in self.splits.items()},
+            "tables": {name: asdict(table) for name, table in self.tables.items()},
+        }
+        write_durably(self.path / DATASET_NAME, json.dumps(document, indent=1, allow_nan=False).encode() + b"\n")
+
+
+def _split_from(entry: Mapping[str, Any]) -> Split:
+    return Split(**{**entry, "files": tuple(SplitFile(**file) for file in entry["files"])})
