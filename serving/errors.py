@@ -1,34 +1,35 @@
 """What can go wrong in this package.
 
 ServingError
-├── ProgramMissing       a program or file of Triton's is not installed
-├── ProcessFailed        a process that we started died, or was not ready in time
-├── ModelLoadFailed      Triton refused to load a version
-├── GoldenMismatch       Triton's scores are not the trainer's: the version must take no traffic
-├── TritonError          a call to Triton came back without an answer
-│   ├── TritonUnavailable    no server there, or it is stopping
-│   ├── TritonTimeout        no answer within the deadline
-│   ├── UnknownModel         the server has no such model loaded
-│   └── InvalidTensors       the server refused the request's tensors
-├── SettingsError        a variable of the gateway's environment is unknown, missing or has no valid value
-├── AddressError         the gateway cannot listen where it was told to
-├── OverloadedError      the gateway answers as many requests as it may; try again
-├── NotReadyError        the gateway is stopping, or Triton does not serve the version
-├── NonFiniteScoreError  the model's score is not a number
-├── ScoreFileError       a file of rows to be scored cannot be read as such
-├── GatewayError         the gateway refused a request of ours, or cannot be reached
-└── RequestError         a request that cannot be answered as it is; names the field
-    ├── MalformedBodyError      it is not JSON
-    ├── InvalidFieldError       a field of the request is missing, unknown or of the wrong type
-    ├── NoCandidatesError       nothing is to be scored
-    ├── TooManyCandidatesError  more is to be scored than one request may hold
-    ├── UnknownFeatureError     the model has no such feature
-    ├── FeatureTwiceError       a feature stands in the context and in a candidate
-    ├── WrongValueError         a feature's value is not of its type, or not a finite number
-    ├── BodyTooLargeError       the body has more bytes than it may
-    ├── HeadersTooLargeError    the headers have more bytes than they may
-    ├── NoSuchModelError        the gateway serves no such model
-    └── DeadlineError           the time for the answer is over
+├── ProgramMissingError       a program or file of Triton's is not installed
+├── ProcessFailedError        a process that we started died, or was not ready in time
+├── InvalidModelNameError     a model's name cannot be a name in Triton
+├── ModelLoadError            Triton refused to load a version
+├── GoldenMismatchError       Triton's scores are not the trainer's: the version must take no traffic
+├── TritonError               a call to Triton came back without an answer
+│   ├── TritonUnavailableError    no server there, or it is stopping
+│   ├── TritonTimeoutError        no answer within the deadline
+│   ├── UnknownModelError         the server has no such model loaded
+│   └── InvalidTensorsError       the server refused the request's tensors
+├── SettingsError             a variable of the gateway's environment is unknown, missing or has no valid value
+├── AddressError              the gateway cannot listen where it was told to
+├── OverloadedError           the gateway answers as many requests as it may; try again
+├── NotReadyError             the gateway is stopping, or Triton does not serve the version
+├── NonFiniteScoreError       the model's score is not a number
+├── ScoreFileError            a file of rows to be scored cannot be read as such
+├── GatewayError              the gateway refused a request of ours, or cannot be reached
+└── RequestError              a request that cannot be answered as it is; names the field
+    ├── MalformedBodyError        it is not JSON
+    ├── InvalidFieldError         a field of the request is missing, unknown or of the wrong type
+    ├── NoCandidatesError         nothing is to be scored
+    ├── TooManyCandidatesError    more is to be scored than one request may hold
+    ├── UnknownFeatureError       the model has no such feature
+    ├── FeatureTwiceError         a feature stands in the context and in a candidate
+    ├── WrongValueError           a feature's value is not of its type, or not a finite number
+    ├── BodyTooLargeError         the body has more bytes than it may
+    ├── HeadersTooLargeError      the headers have more bytes than they may
+    ├── NoSuchModelError          the gateway serves no such model
+    └── DeadlineError             the time for the answer is over
 """
 
 
@@ -36,19 +37,23 @@ class ServingError(Exception):
     """Base class of the package's errors."""
 
 
-class ProgramMissing(ServingError):
+class ProgramMissingError(ServingError):
     """A program or file of Triton's is not installed."""
 
 
-class ProcessFailed(ServingError):
+class ProcessFailedError(ServingError):
     """A process that we started died, or was not ready in time."""
 
 
-class ModelLoadFailed(ServingError):
+class InvalidModelNameError(ServingError):
+    """A model's name cannot be a name in Triton."""
+
+
+class ModelLoadError(ServingError):
     """Triton refused to load a version."""
 
 
-class GoldenMismatch(ServingError):
+class GoldenMismatchError(ServingError):
     """Triton's scores are not the trainer's: the version must take no traffic."""
 
 
@@ -56,19 +61,19 @@ class TritonError(ServingError):
     """A call to Triton came back without an answer."""
 
 
-class TritonUnavailable(TritonError):
+class TritonUnavailableError(TritonError):
     """No server there, or it is stopping."""
 
 
-class TritonTimeout(TritonError):
+class TritonTimeoutError(TritonError):
     """No answer within the deadline."""
 
 
-class UnknownModel(TritonError):
+class UnknownModelError(TritonError):
     """The server has no such model loaded."""
 
 
-class InvalidTensors(TritonError):
+class InvalidTensorsError(TritonError):
     """The server refused the request's tensors."""
 
 
