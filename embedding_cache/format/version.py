@@ -118,6 +118,11 @@ class Version:
         return str(self.manifest.document["model"])
 
     @property
+    def created_at(self) -> datetime:
+        """When it was written, in UTC."""
+        return datetime.fromisoformat(self.manifest.document["created_at"])
+
+    @property
     def num_dense(self) -> int:
         """How many continuous features the dense part takes."""
         return int(self.manifest.document["dense"]["inputs"]["dense"])
