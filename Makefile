@@ -45,7 +45,7 @@ score: setup  ## Send rows of a file to the gateway: FILE=data/criteo.tsv
 	@$(rankhouse) score $(FILE) --model $(MODEL)
 
 bench: setup  ## Measure side by side with plain Keras, Horovod and others: BENCH=all
-	@$(python) -m benchmarks $(BENCH)
+	@$(rankhouse) bench $(BENCH)
 
 lint: setup  ## Fix what tools can fix
 	@.venv/bin/ruff check --fix -q . && .venv/bin/ruff format -q .

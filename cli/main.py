@@ -9,7 +9,7 @@ import sys
 import typer
 from rich.console import Console
 
-from rankhouse.cli import checkpoint, data, demo, export, plan, score, serve, train, version
+from rankhouse.cli import bench, checkpoint, data, demo, export, plan, score, serve, train, version
 from rankhouse.embedding_cache.format.errors import FormatError
 from rankhouse.kernels.errors import KernelError
 from rankhouse.serving.errors import ServingError
@@ -30,6 +30,7 @@ app.command()(export.export)
 app.command()(serve.serve)
 app.command()(score.score)
 app.command()(demo.demo)
+app.command()(bench.bench)
 
 
 def main() -> None:
