@@ -1,13 +1,12 @@
 """The initial values of embedding tables: a pure function of (seed, table, row, column).
 
-So a row starts alike whoever holds it, on any number of ranks and under any plan, and no rank makes rows that it does not
-own. The generator is counter-based: SplitMix64's finalizer (Steele et al., "Fast Splittable Pseudorandom Number
+So a row starts alike whoever holds it, on any number of ranks and under any plan, and no rank makes rows that it does
+not own. The generator is counter-based: SplitMix64's finalizer (Steele et al., "Fast Splittable Pseudorandom Number
 Generators", OOPSLA 2014) of the element's position, under a key made of the seed and the table's name. It is written
 out here, in integer arithmetic, so that no library's upgrade can change the values.
 """
 
 import hashlib
-import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -25,15 +24,15 @@ def table_key(seed: int, table: str) -> int:
     return int.from_bytes(hashlib.blake2b(f"{seed}/{table}".encode(), digest_size=8).digest(), "little")
 
 
-def uniform_rows(key: int, *, num_rows: int, dim: int, start: int, stop: int) -> np.ndarray:
-    """Draws rows [start, stop) of a table, uniform in ±1/sqrt(num_rows), the bound that DLRM uses.
+def uniform_rows(key: int, *, bound: float, dim: int, start: int, stop: int) -> np.ndarray:
+    """Draws rows [start, stop) of a table, uniform between -bound and bound.
 
     Args:
         key: The table's key, of `table_key`.
-        num_rows: Rows of the entire table.
+        bound: Where the values end; DLRM takes 1/sqrt(number of rows of the table).
         dim: Width of a row.
         start: First row.
-        stop: One behind the last row, at most num_rows.
+        stop: One behind the last row.
 
     Returns:
         float32 [stop - start, dim].
@@ -44,18 +43,18 @@ def uniform_rows(key: int, *, num_rows: int, dim: int, start: int, stop: int) ->
     for at in range(pairs_from, pairs_to, _BLOCK_PAIRS):
         until = min(at + _BLOCK_PAIRS, pairs_to)
         values[2 * (at - pairs_from) : 2 * (until - pairs_from)] = _centred_pairs(key, at, until)
-    values *= np.float32(2.0**-23 / math.sqrt(num_rows))
+    values *= np.float32(bound * 2.0**-23)
     return values[first - 2 * pairs_from : last - 2 * pairs_from].reshape(stop - start, dim)
 
 
 def uniform_row_blocks(
-    key: int, *, num_rows: int, dim: int, block_bytes: int = 64 << 20
+    key: int, *, bound: float, num_rows: int, dim: int, block_bytes: int = 64 << 20
 ) -> Iterator[tuple[int, np.ndarray]]:
-    """Yields (first row, rows) for a whole table, in blocks of bounded size."""
+    """Yields (first row, rows) of a whole table in blocks of bounded size, with the arguments of `uniform_rows`."""
     step = max(1, block_bytes // (4 * dim))
     for start in range(0, num_rows, step):
         stop = min(start + step, num_rows)
-        yield start, uniform_rows(key, num_rows=num_rows, dim=dim, start=start, stop=stop)
+        yield start, uniform_rows(key, bound=bound, dim=dim, start=start, stop=stop)
 
 
 def _centred_pairs(key: int, start: int, stop: int) -> np.ndarray:

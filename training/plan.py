@@ -1,7 +1,7 @@
 """Who holds which embedding table: a pure function of the tables and the number of ranks.
 
-A table is either data-parallel (every rank holds a copy, and the copies' gradients are summed) or table-wise (one rank holds
-it, and the others send it their ids and get rows back). Planning knows neither Horovod nor TensorFlow.
+A table is either data-parallel (every rank holds a copy, and the copies' gradients are summed) or table-wise (one rank
+holds it, and the others send it their ids and get rows back). Planning knows neither Horovod nor TensorFlow.
 """
 
 import math
@@ -13,9 +13,9 @@ from rankhouse.training.errors import PlanError
 
 Mode = Literal["data_parallel", "table_wise"]
 
-# Summing a data-parallel table moves every row there and back once per step, whatever the batch; exchanging moves a row there
-# and a gradient back for every sample. The two break even where a table has as many rows as a rank has samples in a step, and
-# that is some thousands.
+# Summing a data-parallel table moves every row there and back once per step, whatever the batch; exchanging moves a row
+# there and a gradient back for every sample. The two break even where a table has as many rows as a rank has samples in
+# a step, and that is some thousands.
 DATA_PARALLEL_THRESHOLD_ROWS = 2048
 
 
@@ -41,7 +41,8 @@ class TableSpec:
                 raise PlanError(f"table {self.name!r} has {field} = {getattr(self, field)}; expected at least 1")
         if not (math.isfinite(self.lookups_per_sample) and self.lookups_per_sample >= 0):
             raise PlanError(
-                f"table {self.name!r} has lookups_per_sample = {self.lookups_per_sample}; expected a finite number, at least 0"
+                f"table {self.name!r} has lookups_per_sample = {self.lookups_per_sample}; "
+                "expected a finite number, at least 0"
             )
 
     @property

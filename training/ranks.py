@@ -4,8 +4,8 @@ A rank is a process. Without a launcher there is one rank, no exchange at all, a
 exchange costs a round of negotiation (1 to 4 ms on Gloo), so callers fuse what they can into few of them.
 
 Order of sums: every rank receives the same bits. Over 2 ranks a sum is bit-reproducible; over more, Gloo's and NCCL's
-rings add in an order that depends only on the number of ranks and the length of the tensor, which `sum_tensors` keeps fixed
-by sending one flat tensor.
+rings add in an order that depends only on the number of ranks and the length of the tensor, which `sum_tensors` keeps
+fixed by sending one flat tensor.
 """
 
 import json
@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-
 from rankhouse.training.errors import RanksError
 
 # What launchers set: horovodrun, Open MPI, MPICH and Intel MPI, Slurm.
@@ -64,8 +63,8 @@ class Ranks:
     def alltoall(self, values: tf.Tensor, splits: tf.Tensor, *, name: str) -> tuple[tf.Tensor, tf.Tensor]:
         """Sends a slice of `values` to each rank; differentiable, also inside `tf.function`.
 
-        Inside a `tf.function`, make sure that the result is used: TensorFlow prunes an exchange whose result nobody needs,
-        and the other ranks then wait for it for ever.
+        Inside a `tf.function`, make sure that the result is used: TensorFlow prunes an exchange whose result nobody
+        needs, and the other ranks then wait for it for ever.
 
         Args:
             values: [N, ...]; the trailing shape is the same on all ranks.

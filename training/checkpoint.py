@@ -1,0 +1,261 @@
+"""Saving and loading the state of a training run.
+
+All ranks write what they own at the same time; then rank 0 commits the manifest, and only then does the checkpoint
+exist. So a run that dies at any point leaves the older checkpoints as they were. The folder must be one that all ranks
+share.
+"""
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy.typing as npt
+import tensorflow as tf
+from rankhouse.embedding_cache.format.errors import FormatError
+from rankhouse.embedding_cache.format.files import MANIFEST_NAME, FileRecord, commit_manifest, file_record
+from rankhouse.embedding_cache.format.tensors import write_tensor_blocks, write_tensors
+from rankhouse.training.checkpoint_files import (
+    DENSE_FILE,
+    KIND,
+    ROWS,
+    WEIGHTS,
+    Checkpoint,
+    RowRange,
+    complete_checkpoints,
+    incomplete_checkpoints,
+    step_folder,
+)
+from rankhouse.training.distributed_embedding import DistributedEmbedding, TableShard
+from rankhouse.training.errors import CheckpointError, TrainingError
+from rankhouse.training.optimizers import Optimizer
+from rankhouse.training.ranks import Ranks
+from rankhouse.training.variable_rows import read_rows, write_rows
+
+# Rows are copied in blocks of this many bytes, so saving a table takes no second one in memory.
+_BLOCK_BYTES = 64 << 20
+
+# And cut into files of this many, so that a rank which wants some rows need not read and verify a whole table.
+_FILE_BYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class TrainingState:
+    """What a checkpoint holds of a run.
+
+    Attributes:
+        embedding: The tables.
+        dense: All other variables by names that do not depend on the process, such as "top_mlp/0/kernel".
+        optimizer: Of the tables and all of `dense` that is trained.
+    """
+
+    embedding: DistributedEmbedding
+    dense: Mapping[str, tf.Variable]
+    optimizer: Optimizer
+
+
+def save_checkpoint(
+    root: Path | str,
+    state: TrainingState,
+    *,
+    ranks: Ranks,
+    step: int,
+    document: Mapping[str, Any],
+    keep: int | None = None,
+) -> Path:
+    """Saves a run's state; collective. A step that was saved already is left as it is.
+
+    Args:
+        root: The run's `checkpoints` folder, which all ranks share.
+        state: What to save.
+        ranks: The ranks that train.
+        step: The number of training steps done, at least 0.
+        document: What else to keep: epoch, seed, metrics; JSON values, the same on all ranks.
+        keep: How many of the latest checkpoints to keep, at least 1; None keeps all.
+
+    Returns:
+        The checkpoint's folder.
+
+    Raises:
+        CheckpointError: Some rank could not write; raised on every rank, naming it. Older checkpoints are untouched.
+    """
+    if keep is not None and keep < 1:
+        raise CheckpointError(f"keep is {keep}; expected at least 1, or None to keep all checkpoints")
+    folder = step_folder(Path(root), step)
+    if together(ranks, lambda: _prepare(folder), only_rank=0, name="checkpoint_prepare")[0]:
+        return folder
+    written = together(ranks, lambda: _write_owned(folder, state, ranks), name="checkpoint_write")
+    manifest = _manifest(state, ranks, step, document)
+    together(ranks, lambda: _commit(folder, manifest, written, keep), only_rank=0, name="checkpoint_commit")
+    return folder
+
+
+def load_checkpoint(path: Path | str, state: TrainingState, *, ranks: Ranks) -> Checkpoint:
+    """Puts a checkpoint's state into the run's variables; collective. Any number of ranks under any plan can load it.
+
+    Each rank reads the rows that it holds, and verifies the files that have them.
+
+    Args:
+        path: The checkpoint's folder.
+        state: What to overwrite.
+        ranks: The ranks that train now.
+
+    Returns:
+        The checkpoint, with the step and the document that was saved.
+
+    Raises:
+        CheckpointError: The checkpoint is corrupt or of another model; raised on every rank.
+    """
+    path = Path(path)
+    together(ranks, lambda: _load(path, state), name="checkpoint_load")
+    return Checkpoint.open(path)
+
+
+def together(ranks: Ranks, work: Callable[[], Any], *, name: str, only_rank: int | None = None) -> list[Any]:
+    """Does work on every rank, or on one of them; if it fails anywhere, raises everywhere.
+
+    Args:
+        ranks: The ranks.
+        work: Returns a JSON value.
+        name: Name of the exchange.
+        only_rank: The rank that works; the others wait for it.
+
+    Returns:
+        What the work returned, by rank; None where a rank did nothing.
+
+    Raises:
+        CheckpointError: It failed on some rank.
+    """
+    answer: dict[str, Any] = {}
+    if only_rank is None or ranks.rank == only_rank:
+        try:
+            answer["value"] = work()
+        except (FormatError, OSError, TrainingError) as exc:
+            answer["error"] = str(exc)
+    answers = ranks.exchange_json(answer, name=name)
+    for rank, other in enumerate(answers):
+        if "error" in other:
+            raise CheckpointError(other["error"] if ranks.size == 1 else f"rank {rank}: {other['error']}")
+    return [other.get("value") for other in answers]
+
+
+def _prepare(folder: Path) -> bool:
+    """Makes the folder and clears away what dead saves left; returns whether the step was saved before."""
+    if folder in complete_checkpoints(folder.parent):
+        return True
+    for leftover in incomplete_checkpoints(folder.parent):
+        shutil.rmtree(leftover)
+    (folder / "tables").mkdir(parents=True)
+    return False
+
+
+def _write_owned(folder: Path, state: TrainingState, ranks: Ranks) -> dict[str, Any]:
+    """Writes this rank's share; returns the row ranges and the records of the files."""
+    row_ranges, files = [], {}
+    # A data-parallel table is the same everywhere; the ranks take turns, so that each writes some.
+    turns = {spec.name: number % ranks.size for number, spec in enumerate(state.embedding.specs)}
+    for shard in state.embedding.shards:
+        if shard.replicated and turns[shard.table] != ranks.rank:
+            continue
+        for array, variable in _arrays(shard.variable, state.optimizer).items():
+            for item in _cut(shard, array):
+                files[item.file] = asdict(_write_rows(folder / item.file, item, variable))
+                row_ranges.append(asdict(item))
+    if ranks.rank == 0:
+        write_tensors(folder / DENSE_FILE, _dense_tensors(state))
+        files[DENSE_FILE] = asdict(file_record(folder / DENSE_FILE))
+    return {"row_ranges": row_ranges, "files": files}
+
+
+def _cut(shard: TableShard, array: str) -> Iterator[RowRange]:
+    num_rows, dim = shard.variable.shape
+    step = max(1, _FILE_BYTES // (4 * dim))
+    for start in range(0, num_rows, step):
+        stop = min(start + step, num_rows)
+        file = f"tables/{quote(shard.table, safe='')}.{array}.{start}-{stop}.safetensors"
+        yield RowRange(shard.table, array, start, stop, file)
+
+
+def _write_rows(path: Path, item: RowRange, variable: tf.Variable) -> FileRecord:
+    step = max(1, _BLOCK_BYTES // (4 * variable.shape[1]))
+    blocks = (read_rows(variable, at, min(at + step, item.stop)) for at in range(item.start, item.stop, step))
+    metadata = {"table": item.table, "array": item.array, "row_start": str(item.start), "row_stop": str(item.stop)}
+    shape = (item.stop - item.start, variable.shape[1])
+    return write_tensor_blocks(path, ROWS, blocks, shape=shape, metadata=metadata)
+
+
+def _dense_tensors(state: TrainingState) -> dict[str, npt.NDArray[Any]]:
+    return {
+        f"{array}/{name}": variable.numpy()
+        for name, owner in state.dense.items()
+        for array, variable in _arrays(owner, state.optimizer).items()
+    }
+
+
+def _arrays(variable: tf.Variable, optimizer: Optimizer) -> dict[str, tf.Variable]:
+    return {WEIGHTS: variable, **optimizer.slots(variable)}
+
+
+def _manifest(state: TrainingState, ranks: Ranks, step: int, document: Mapping[str, Any]) -> dict[str, Any]:
+    arrays = [WEIGHTS, *state.optimizer.slot_names]
+    return {
+        "step": step,
+        "num_ranks": ranks.size,
+        "plan": state.embedding.plan.document(),
+        "optimizer": {"name": type(state.optimizer).__name__, "iterations": int(state.optimizer.iterations.numpy())},
+        "tables": {
+            spec.name: {"num_rows": spec.input_dim, "dim": spec.output_dim, "arrays": arrays}
+            for spec in state.embedding.specs
+        },
+        "training": dict(document),
+    }
+
+
+def _commit(folder: Path, manifest: dict[str, Any], written: list[dict[str, Any]], keep: int | None) -> None:
+    row_ranges = [item for part in written for item in part["row_ranges"]]
+    row_ranges.sort(key=lambda item: (item["table"], item["array"], item["start"]))
+    files = {name: FileRecord(**record) for part in written for name, record in part["files"].items()}
+    commit_manifest(folder, kind=KIND, document={**manifest, "row_ranges": row_ranges}, files=files)
+    for old in complete_checkpoints(folder.parent)[:-keep] if keep else []:
+        # The manifest goes first: what is half removed must not look complete.
+        (old / MANIFEST_NAME).unlink()
+        shutil.rmtree(old)
+
+
+def _load(path: Path, state: TrainingState) -> None:
+    checkpoint = Checkpoint.open(path)
+    _check_fits(checkpoint, state)
+    for shard in state.embedding.shards:
+        for array, variable in _arrays(shard.variable, state.optimizer).items():
+            for block in checkpoint.rows(shard.table, array):
+                step = max(1, _BLOCK_BYTES // block.rows[:1].nbytes)
+                for at in range(0, len(block.rows), step):
+                    write_rows(variable, block.start + at, block.rows[at : at + step])
+    for array in (WEIGHTS, *state.optimizer.slot_names):
+        for name, value in checkpoint.dense(array).items():
+            _arrays(state.dense[name], state.optimizer)[array].assign(value)
+    state.optimizer.iterations.assign(checkpoint.manifest["optimizer"]["iterations"])
+
+
+def _check_fits(checkpoint: Checkpoint, state: TrainingState) -> None:
+    """Compares everything before anything is overwritten."""
+    path, optimizer = checkpoint.path, type(state.optimizer).__name__
+    saved_by = checkpoint.manifest["optimizer"]["name"]
+    if saved_by != optimizer:
+        raise CheckpointError(f"{path}: was trained with {saved_by}, this run uses {optimizer}; use the same optimizer")
+    saved = {name: (info.num_rows, info.dim) for name, info in checkpoint.tables.items()}
+    wanted = {spec.name: (spec.input_dim, spec.output_dim) for spec in state.embedding.specs}
+    _check_shapes(path, "table", saved, wanted)
+    dense = {name: tuple(value.shape) for name, value in checkpoint.dense().items()}
+    _check_shapes(path, "variable", dense, {name: tuple(value.shape) for name, value in state.dense.items()})
+
+
+def _check_shapes(path: Path, what: str, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    for name in sorted(saved.keys() | wanted.keys()):
+        if saved.get(name) != wanted.get(name):
+            raise CheckpointError(
+                f"{path}: {what} {name!r} is {saved.get(name, 'absent')} in the checkpoint and "
+                f"{wanted.get(name, 'absent')} in the model; load a checkpoint of the same model and data"
+            )

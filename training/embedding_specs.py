@@ -1,0 +1,158 @@
+"""What a DistributedEmbedding is made of: its tables, and the inputs that look rows up in them."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from typing import Any
+
+import tf_keras
+from rankhouse.training.errors import EmbeddingError
+
+COMBINERS = ("sum", "mean")
+
+
+@dataclass(frozen=True)
+class EmbeddingSpec:
+    """One embedding table, in the words of Keras' Embedding layer.
+
+    Attributes:
+        input_dim: Number of rows.
+        output_dim: Width of a row.
+        name: Unique name of the table.
+        combiner: How an input's rows are pooled unless the input says otherwise: "sum" or "mean".
+        embeddings_initializer: A Keras initializer; None draws each row from (seed, table, row), the same on any number
+            of ranks, uniform in ±1/sqrt(input_dim).
+    """
+
+    input_dim: int
+    output_dim: int
+    name: str
+    combiner: str = "sum"
+    embeddings_initializer: Any = None
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise EmbeddingError("an embedding table has an empty name; expected a unique one")
+        for field in ("input_dim", "output_dim"):
+            value = getattr(self, field)
+            if not isinstance(value, int) or value < 1:
+                raise EmbeddingError(f"table {self.name!r} has {field} = {value!r}; expected an integer, at least 1")
+        _check_combiner(f"table {self.name!r}", self.combiner)
+
+
+@dataclass(frozen=True)
+class Input:
+    """One categorical input: where it looks its rows up and how it pools them.
+
+    Attributes:
+        name: Unique name, for messages.
+        table: Name of its table; several inputs may share one.
+        combiner: "sum" or "mean".
+    """
+
+    name: str
+    table: str
+    combiner: str = "sum"
+
+    def __post_init__(self) -> None:
+        _check_combiner(f"input {self.name!r}", self.combiner)
+
+
+def spec_of(embedding: Any) -> EmbeddingSpec:
+    """Reads the table that a Keras Embedding layer, a mapping or a spec describes.
+
+    Raises:
+        EmbeddingError: It is something else, has a setting that a distributed table cannot have, or an unknown key.
+    """
+    if isinstance(embedding, EmbeddingSpec):
+        return embedding
+    if isinstance(embedding, Mapping):
+        return _spec_of_mapping(embedding)
+    if isinstance(embedding, tf_keras.layers.Embedding):
+        return _spec_of_layer(embedding)
+    raise EmbeddingError(
+        f"cannot make an embedding table of {embedding!r}; "
+        "expected a tf_keras Embedding layer, an EmbeddingSpec or a mapping"
+    )
+
+
+def resolve_inputs(
+    specs: Sequence[EmbeddingSpec], inputs: Sequence[Any] | None, input_table_map: Sequence[int] | None
+) -> tuple[Input, ...]:
+    """Works out the inputs: as given, or by table position, or one for each table in turn.
+
+    Raises:
+        EmbeddingError: Both were given, a table is unknown or out of range, or two inputs have one name.
+    """
+    if inputs is not None and input_table_map is not None:
+        raise EmbeddingError("inputs and input_table_map were both given; they say the same thing, so give one")
+    if inputs is not None:
+        resolved = tuple(item if isinstance(item, Input) else Input(**item) for item in inputs)
+    else:
+        resolved = _inputs_of_map(specs, range(len(specs)) if input_table_map is None else input_table_map)
+    names = [spec.name for spec in specs]
+    for item in resolved:
+        if item.table not in names:
+            raise EmbeddingError(
+                f"input {item.name!r} names the unknown table {item.table!r}{_nearest(item.table, names)}"
+            )
+    _check_unique("inputs", [item.name for item in resolved])
+    _check_unique("tables", names)
+    if not resolved:
+        raise EmbeddingError("there are no inputs; expected at least one embedding table")
+    return resolved
+
+
+def _inputs_of_map(specs: Sequence[EmbeddingSpec], positions: Sequence[int]) -> tuple[Input, ...]:
+    seen: Counter[int] = Counter()
+    inputs = []
+    for number, position in enumerate(positions):
+        if not 0 <= position < len(specs):
+            raise EmbeddingError(
+                f"input_table_map[{number}] is {position}; expected the position of one of the {len(specs)} tables"
+            )
+        spec = specs[position]
+        suffix = f"#{seen[position]}" if seen[position] else ""
+        seen[position] += 1
+        inputs.append(Input(spec.name + suffix, spec.name, spec.combiner))
+    return tuple(inputs)
+
+
+def _spec_of_mapping(embedding: Mapping[str, Any]) -> EmbeddingSpec:
+    known = [field.name for field in fields(EmbeddingSpec)]
+    for key in embedding:
+        if key not in known:
+            raise EmbeddingError(f"unknown key {key!r} in an embedding table{_nearest(key, known)}")
+    for key in ("input_dim", "output_dim", "name"):
+        if key not in embedding:
+            raise EmbeddingError(f"an embedding table lacks {key!r}: {dict(embedding)!r}")
+    return EmbeddingSpec(**embedding)
+
+
+def _spec_of_layer(layer: Any) -> EmbeddingSpec:
+    if layer.mask_zero:
+        raise EmbeddingError(
+            f"table {layer.name!r} has mask_zero; pooled lookups have no mask, leave padding out of the bags"
+        )
+    for setting in ("embeddings_regularizer", "embeddings_constraint"):
+        if getattr(layer, setting) is not None:
+            raise EmbeddingError(f"table {layer.name!r} has an {setting}, which distributed tables do not support")
+    combiner = getattr(layer, "combiner", None) or "sum"
+    return EmbeddingSpec(layer.input_dim, layer.output_dim, layer.name, combiner, layer.embeddings_initializer)
+
+
+def _check_combiner(where: str, combiner: str) -> None:
+    if combiner not in COMBINERS:
+        raise EmbeddingError(f"{where} has the combiner {combiner!r}; expected one of {', '.join(COMBINERS)}")
+
+
+def _check_unique(what: str, names: Sequence[str]) -> None:
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise EmbeddingError(f"{count} {what} are named {name!r}; give each its own name")
+
+
+def _nearest(name: str, known: Sequence[str]) -> str:
+    near = get_close_matches(name, known, n=1, cutoff=0)
+    return f"; did you mean {near[0]!r}?" if near else ""
