@@ -7,7 +7,6 @@ from typing import Literal
 
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
-
 from rankhouse.serving.errors import SettingsError
 
 PREFIX = "RANKHOUSE_"
@@ -20,18 +19,30 @@ class Settings(BaseSettings):
 
     store: Path = Field(description="Folder of the version store.")
     model: str = Field(min_length=1, description="Name of the served model.")
-    version: str = Field("latest", min_length=1, description="Name of the served version; `latest` is resolved once.")
-    triton_url: str = Field("127.0.0.1:8001", description="Triton's gRPC address, host:port.")
-    host: str = Field("127.0.0.1", description="Address to listen on; 0.0.0.0 is every one of this machine's.")
-    port: int = Field(8080, ge=0, le=65535, description="Port of REST; 0 takes a free one.")
-    grpc_port: int = Field(8081, ge=0, le=65535, description="Port of gRPC; 0 takes a free one.")
-    max_candidates: int = Field(1000, ge=1, description="Candidates in a request.")
-    max_body_bytes: int = Field(8 << 20, ge=1, description="Bytes of a request's body (REST) or message (gRPC).")
-    max_header_bytes: int = Field(16 << 10, ge=256, description="Bytes of a request's headers, names and values.")
-    max_in_flight: int = Field(128, ge=1, description="Requests answered at a time; more get 503 and Retry-After.")
-    request_timeout_seconds: float = Field(2.0, gt=0, description="Time from a request's first byte to its answer.")
-    drain_seconds: float = Field(1.0, ge=0, description="After SIGTERM: time in which /readyz says 503 and all is served.")
-    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="What the log shows.")
+    version: str = Field(
+        default="latest", min_length=1, description="Name of the served version; `latest` is resolved once."
+    )
+    triton_url: str = Field(default="127.0.0.1:8001", description="Triton's gRPC address, host:port.")
+    host: str = Field(default="127.0.0.1", description="Address to listen on; 0.0.0.0 is every one of this machine's.")
+    port: int = Field(default=8080, ge=0, le=65535, description="Port of REST; 0 takes a free one.")
+    grpc_port: int = Field(default=8081, ge=0, le=65535, description="Port of gRPC; 0 takes a free one.")
+    max_candidates: int = Field(default=1000, ge=1, description="Candidates in a request.")
+    max_body_bytes: int = Field(
+        default=8 << 20, ge=1, description="Bytes of a request's body (REST) or message (gRPC)."
+    )
+    max_header_bytes: int = Field(
+        default=16 << 10, ge=256, description="Bytes of a request's headers, names and values."
+    )
+    max_in_flight: int = Field(
+        default=128, ge=1, description="Requests answered at a time; more get 503 and Retry-After."
+    )
+    request_timeout_seconds: float = Field(
+        default=2.0, gt=0, description="Time from a request's first byte to its answer."
+    )
+    drain_seconds: float = Field(
+        default=1.0, ge=0, description="After SIGTERM: how long all is served and /readyz says 503."
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="What the log shows.")
 
     def shown(self) -> str:
         """The resolved settings, one line each, as the log shows them. No field holds a secret."""
@@ -51,7 +62,7 @@ def settings_from_environment() -> Settings:
             hint = f"did you mean {nearest[0]}?" if nearest else f"known are {', '.join(sorted(known))}"
             raise SettingsError(f"the environment variable {variable} is not a setting of the gateway; {hint}")
     try:
-        return Settings()
+        return Settings()  # type: ignore[call-arg]  # The environment gives them.
     except ValidationError as exc:
         lines = [_line(str(error["loc"][0]), error["msg"], error["input"]) for error in exc.errors()]
         raise SettingsError("the gateway's environment: " + "; ".join(lines)) from exc

@@ -1,0 +1,110 @@
+"""REST: the gateway's paths. What happens between a request and its scores stands in `score` below and in scorer.py."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI, Request, Response
+from fastapi_offline import FastAPIOffline
+from rankhouse.embedding_cache.format.errors import FormatError
+from rankhouse.serving.errors import BodyTooLargeError, MalformedBodyError, ServingError
+from rankhouse.serving.gateway import openapi
+from rankhouse.serving.gateway.envelope import Envelope, answer_error, request_id_in
+from rankhouse.serving.gateway.messages import decode_request
+from rankhouse.serving.gateway.metrics import CONTENT_TYPE
+from rankhouse.serving.gateway.scorer import Deadline, Scorer
+from rankhouse.serving.gateway.served_model import ModelEntry, ModelList
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+
+def create_app(scorer: Scorer, *, max_body_bytes: int, max_header_bytes: int) -> FastAPI:
+    """Makes the REST side of the gateway. Call it in the event loop that will serve it.
+
+    Args:
+        scorer: What answers; the gRPC side shares it.
+        max_body_bytes: The limit of a request's body.
+        max_header_bytes: The limit of a request's headers, names and values together.
+    """
+    # This FastAPI brings its own copy of Swagger UI, so that /docs works where there is no internet.
+    app: FastAPI = FastAPIOffline(title="Rankhouse", description=openapi.ABOUT, redoc_url=None)
+    app.add_middleware(Envelope, max_header_bytes=max_header_bytes)
+    for kind in (ServingError, FormatError, HTTPException):
+        app.add_exception_handler(kind, answer_error)
+    _add_scoring(app, scorer, max_body_bytes)
+    _add_models(app, scorer)
+    _add_health(app, scorer)
+    openapi.describe(app)
+    return app
+
+
+def _add_scoring(app: FastAPI, scorer: Scorer, max_body_bytes: int) -> None:
+    @app.post("/v1/models/{model}/score", **openapi.scoring(scorer.model))
+    async def score(model: str, request: Request) -> Response:
+        """Scores the candidates of one request, all with the same version of the model."""
+        with scorer.request("rest") as deadline:
+            scorer.check_model(model)
+            body = await _read_body(request, max_body_bytes, deadline)
+            answer = await scorer.score(decode_request(body), deadline=deadline, request_id=request_id_in(request))
+            return _json(answer)
+
+
+def _add_models(app: FastAPI, scorer: Scorer) -> None:
+    @app.get("/v1/models", **openapi.MODELS)
+    async def models() -> Response:
+        """Lists the models that are served."""
+        return _json(ModelList([ModelEntry(scorer.model.name, [scorer.model.version])]))
+
+    @app.get("/v1/models/{model}", **openapi.model(scorer.model))
+    async def model(model: str) -> Response:
+        """Describes a model: its versions, the features that it takes, and a request that works."""
+        scorer.check_model(model)
+        return _json(scorer.description)
+
+
+def _add_health(app: FastAPI, scorer: Scorer) -> None:
+    @app.get("/healthz", **openapi.HEALTH)
+    async def healthz() -> Response:
+        """Answers while the process lives."""
+        return _json({"status": "alive"})
+
+    @app.get("/readyz", **openapi.READINESS)
+    async def readyz() -> Response:
+        """Answers 200 while Triton serves the version; 503 while it does not, or when the gateway is stopping."""
+        await scorer.check_ready()
+        return _json({"status": "ready"})
+
+    @app.get("/metrics", **openapi.METRICS)
+    async def metrics() -> Response:
+        """Counters and histograms for Prometheus."""
+        return Response(scorer.metrics.text(), media_type=CONTENT_TYPE)
+
+
+def _json(answer: Any) -> Response:
+    return Response(msgspec.json.encode(answer), media_type="application/json")
+
+
+async def _read_body(request: Request, max_body_bytes: int, deadline: Deadline) -> bytes:
+    """Reads a body, but no more of it than it may have, and for no longer than there is time."""
+    try:
+        return await asyncio.wait_for(_read_limited(request, max_body_bytes), deadline.remaining())
+    except asyncio.TimeoutError as exc:
+        raise deadline.error() from exc
+    except ClientDisconnect as exc:
+        raise MalformedBodyError("the connection was closed before the body was complete") from exc
+
+
+async def _read_limited(request: Request, max_body_bytes: int) -> bytes:
+    size = int(request.headers.get("content-length", 0))
+    body = bytearray()
+    if size <= max_body_bytes:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > max_body_bytes:
+                size = len(body)
+                break
+    if size > max_body_bytes:
+        raise BodyTooLargeError(
+            f"the body has more than {max_body_bytes} bytes; send several requests of fewer candidates"
+        )
+    return bytes(body)

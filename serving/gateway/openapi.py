@@ -1,0 +1,105 @@
+"""What /docs shows: the messages' schemas, examples that run, and the problems of each path."""
+
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI
+from rankhouse.serving import errors
+from rankhouse.serving.gateway.messages import ScoreAnswer, ScoreRequest
+from rankhouse.serving.gateway.problems import Problem, kind_of
+from rankhouse.serving.gateway.served_model import ModelDescription, ModelList, ServedModel
+
+ABOUT = """Scores candidates with a ranking model. Feature values are raw, as in the logs.
+
+The same over gRPC: `rankhouse.v1.Ranking/Score`, with reflection and `grpc.health.v1`."""
+
+_REFERENCES = "#/components/schemas/{name}"
+_MESSAGES = (ScoreRequest, ScoreAnswer, Problem, ModelList, ModelDescription)
+
+_SCORING_PROBLEMS = (
+    errors.MalformedBodyError,
+    errors.NoSuchModelError,
+    errors.BodyTooLargeError,
+    errors.InvalidFieldError,
+    errors.NoCandidatesError,
+    errors.TooManyCandidatesError,
+    errors.UnknownFeatureError,
+    errors.FeatureTwiceError,
+    errors.WrongValueError,
+    errors.HeadersTooLargeError,
+    errors.OverloadedError,
+    errors.NotReadyError,
+    errors.DeadlineError,
+)
+
+
+def _content(message: type, media_type: str = "application/json", **more: Any) -> dict[str, Any]:
+    return {media_type: {"schema": {"$ref": _REFERENCES.format(name=message.__name__)}, **more}}
+
+
+def _problems(*kinds: type[Exception]) -> dict[int | str, dict[str, Any]]:
+    """The answers that tell of problems: by status, with an example of each kind."""
+    responses: dict[int | str, dict[str, Any]] = {}
+    for cls in kinds:
+        kind = kind_of(cls(""))
+        examples = responses.setdefault(
+            int(kind.status),
+            {
+                "description": kind.status.phrase,
+                "content": _content(Problem, "application/problem+json", examples={}),
+            },
+        )["content"]["application/problem+json"]["examples"]
+        problem = Problem(kind.type, kind.title, int(kind.status), str(cls.__doc__), "f3a9...")
+        examples[kind.slug] = {"summary": kind.title, "value": msgspec.to_builtins(problem)}
+    return responses
+
+
+def _operation(
+    tag: str,
+    message: type | None = None,
+    *,
+    problems: tuple[type[Exception], ...] = (),
+    media_type: str = "application/json",
+    extra: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The arguments of FastAPI's decorators for one path."""
+    content = _content(message) if message else {media_type: {"schema": {"type": "string"}}}
+    return {
+        "tags": [tag],
+        "response_model": None,
+        "responses": {200: {"description": "OK", "content": content}, **_problems(*problems)},
+        "openapi_extra": extra,
+    }
+
+
+def _model_name(model: ServedModel) -> dict[str, Any]:
+    return {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}, "example": model.name}
+
+
+def scoring(model: ServedModel) -> dict[str, Any]:
+    """The path that scores, with a request that works as its example."""
+    body = {"required": True, "content": _content(ScoreRequest, example=model.example)}
+    extra = {"requestBody": body, "parameters": [_model_name(model)]}
+    return _operation("scoring", ScoreAnswer, problems=_SCORING_PROBLEMS, extra=extra)
+
+
+def model(model: ServedModel) -> dict[str, Any]:
+    """The path that describes a model."""
+    extra = {"parameters": [_model_name(model)]}
+    return _operation("models", ModelDescription, problems=(errors.NoSuchModelError,), extra=extra)
+
+
+MODELS = _operation("models", ModelList)
+HEALTH = _operation("health", media_type="application/json")
+READINESS = _operation("health", problems=(errors.NotReadyError,))
+METRICS = _operation("health", media_type="text/plain")
+
+
+def describe(app: FastAPI) -> None:
+    """Adds the messages' schemas to the application's OpenAPI document."""
+    document = app.openapi()  # FastAPI keeps this object and serves it.
+    _, schemas = msgspec.json.schema_components(_MESSAGES, ref_template=_REFERENCES)
+    components = document.setdefault("components", {}).setdefault("schemas", {})
+    for unused in ("HTTPValidationError", "ValidationError"):
+        components.pop(unused, None)
+    components.update(schemas)

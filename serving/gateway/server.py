@@ -1,0 +1,191 @@
+"""REST and gRPC in one process and one event loop."""
+
+import asyncio
+import contextlib
+import logging
+import math
+import signal
+import socket
+from collections.abc import Iterator
+
+import grpc
+import uvicorn
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+from rankhouse.serving.errors import AddressError, NotReadyError
+from rankhouse.serving.gateway.app import create_app
+from rankhouse.serving.gateway.ranking_service import SERVICE, RankingService
+from rankhouse.serving.gateway.scorer import Scorer
+from rankhouse.serving.gateway.served_model import ServedModel
+from rankhouse.serving.gateway.settings import Settings
+from rankhouse.serving.ranking_pb2_grpc import add_RankingServicer_to_server
+from rankhouse.serving.triton_client import TritonClient
+
+_HEALTH_SECONDS = 1.0
+_log = logging.getLogger(__name__)
+
+
+class _RestServer(uvicorn.Server):
+    """Uvicorn, which leaves the signals to us: we announce the end before the sockets close."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class Gateway:
+    """A running gateway. Start it, use it and stop it in one event loop.
+
+    Attributes:
+        port: The port that REST listens on.
+        grpc_port: The port that gRPC listens on.
+    """
+
+    def __init__(self, settings: Settings, model: ServedModel) -> None:
+        """Makes a gateway that does not run yet; in the event loop that will run it."""
+        self.port, self.grpc_port = settings.port, settings.grpc_port
+        self._settings = settings
+        self._client = TritonClient(settings.triton_url)
+        self._scorer = Scorer(
+            model,
+            self._client,
+            max_candidates=settings.max_candidates,
+            max_in_flight=settings.max_in_flight,
+            timeout_seconds=settings.request_timeout_seconds,
+        )
+        self._grace_seconds = math.ceil(settings.request_timeout_seconds) + 1
+        self._rest = self._rest_server()
+        self._grpc = self._grpc_server()
+        self._health = health.aio.HealthServicer()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def _rest_server(self) -> _RestServer:
+        limits = {name: getattr(self._settings, name) for name in ("max_body_bytes", "max_header_bytes")}
+        config = uvicorn.Config(
+            create_app(self._scorer, **limits),
+            http="httptools",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=self._grace_seconds,
+        )
+        return _RestServer(config)
+
+    def _grpc_server(self) -> grpc.aio.Server:
+        options = [
+            ("grpc.max_receive_message_length", self._settings.max_body_bytes),
+            ("grpc.max_metadata_size", self._settings.max_header_bytes),
+            # Two gateways on one port would share the callers by chance; the second must fail.
+            ("grpc.so_reuseport", 0),
+        ]
+        return grpc.aio.server(options=options)
+
+    async def start(self) -> None:
+        """Listens on both ports.
+
+        Raises:
+            AddressError: One of them is taken, or not ours to take.
+        """
+        host = self._settings.host
+        rest_socket = _listening(host, self.port)
+        self.port = rest_socket.getsockname()[1]
+        add_RankingServicer_to_server(RankingService(self._scorer), self._grpc)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
+        reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._grpc)
+        try:
+            self.grpc_port = self._grpc.add_insecure_port(f"{host}:{self.grpc_port}")
+        except RuntimeError as exc:
+            rest_socket.close()
+            raise AddressError(_taken(host, self.grpc_port, "gRPC", "GRPC_PORT")) from exc
+        await self._report_health()
+        await self._grpc.start()
+        self._tasks = [
+            asyncio.create_task(self._rest.serve(sockets=[rest_socket])),
+            asyncio.create_task(self._keep_reporting_health()),
+        ]
+        while not self._rest.started:
+            await asyncio.sleep(0.005)
+
+    async def stop(self, *, drain_seconds: float = 0.0) -> None:
+        """Tells that the end is near, answers what is in flight, and closes both ports.
+
+        Args:
+            drain_seconds: How long to go on as before, but for readiness, so that balancers can look elsewhere.
+        """
+        self._scorer.is_draining = True
+        await self._report_health()
+        await asyncio.sleep(drain_seconds)
+        serving, health_task = self._tasks
+        health_task.cancel()
+        self._rest.should_exit = True
+        await asyncio.gather(serving, self._grpc.stop(self._grace_seconds))
+        await self._client.close()
+
+    async def _report_health(self) -> None:
+        try:
+            await self._scorer.check_ready()
+            status = health_pb2.HealthCheckResponse.SERVING
+        except NotReadyError:
+            status = health_pb2.HealthCheckResponse.NOT_SERVING
+        for service in ("", SERVICE):
+            await self._health.set(service, status)
+
+    async def _keep_reporting_health(self) -> None:
+        while True:
+            await asyncio.sleep(_HEALTH_SECONDS)
+            await self._report_health()
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server(
+            (host, port), backlog=1024, family=socket.AF_INET6 if ":" in host else socket.AF_INET
+        )
+    except OSError as exc:
+        raise AddressError(_taken(host, port, "REST", "PORT") + f" ({exc.strerror})") from exc
+
+
+def _taken(host: str, port: int, what: str, setting: str) -> str:
+    return f"{what} cannot listen on {host}:{port}; free the port, or set RANKHOUSE_{setting} (0 takes a free one)"
+
+
+def run(settings: Settings) -> None:
+    """Serves until SIGTERM, which drains, or SIGINT, which does not wait for balancers.
+
+    Raises:
+        AddressError: A port cannot be listened on.
+        FormatError: There is no such version, or it is damaged.
+    """
+    asyncio.run(_run(settings))
+
+
+async def _run(settings: Settings) -> None:
+    model = ServedModel.open(settings.store, settings.model, settings.version)
+    _log.info("settings:\n%s", settings.shown())
+    gateway = Gateway(settings, model)
+    await gateway.start()
+    host = settings.host
+    _log.info("%s serves %s", settings.model, model.version)
+    _log.info("REST on http://%s:%d (see /docs), gRPC on %s:%d", host, gateway.port, host, gateway.grpc_port)
+    received = await _first_signal()
+    _log.info("%s: answering what is in flight, then stopping", received.name)
+    await gateway.stop(drain_seconds=settings.drain_seconds if received is signal.SIGTERM else 0.0)
+    _log.info("stopped")
+
+
+async def _first_signal() -> signal.Signals:
+    """Waits for SIGTERM or SIGINT. A second one then has its usual effect: it ends the process at once."""
+    loop = asyncio.get_running_loop()
+    received: asyncio.Future[signal.Signals] = loop.create_future()
+    signals = (signal.SIGTERM, signal.SIGINT)
+
+    def on_signal(number: signal.Signals) -> None:
+        for each in signals:
+            loop.remove_signal_handler(each)
+        received.set_result(number)
+
+    for each in signals:
+        loop.add_signal_handler(each, on_signal, each)
+    return await received
