@@ -2,11 +2,13 @@
 
 import contextlib
 import ctypes
+import http.client
 import os
 import signal
 import socket
 import subprocess
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from rankhouse.serving.errors import ProcessFailedError
@@ -81,6 +83,20 @@ class ChildProcess:
         """Returns an error that says what happened, with the end of the log."""
         return ProcessFailedError(f"{self.name} {what}; the end of {self.log_path}:\n{self.log_tail()}")
 
+    def wait_until(self, is_ready: Callable[[], bool], *, timeout_seconds: float) -> None:
+        """Waits until it is ready.
+
+        Raises:
+            ProcessFailedError: It died, or was not ready in time; the message ends with the end of its log.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        while not is_ready():
+            if self.exit_status is not None:
+                raise self.failure(f"died at its start (status {self.exit_status})")
+            if time.monotonic() > deadline:
+                raise self.failure(f"was not ready within {timeout_seconds:g} s")
+            time.sleep(0.05)
+
     def stop(self, *, grace_seconds: float = 15.0) -> None:
         """Asks the program to end, waits, and kills what is left of it and of its children. Harmless when repeated."""
         if self._process is None:
@@ -93,6 +109,18 @@ class ChildProcess:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+
+
+def answers_ok(host: str, port: int, path: str) -> bool:
+    """Says whether an HTTP server there answers a GET with 200."""
+    connection = http.client.HTTPConnection(host, port, timeout=5)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
 
 
 def free_port(host: str) -> int:

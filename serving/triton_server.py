@@ -1,19 +1,17 @@
 """The Triton server as a child process: finding it, starting it, waiting for it, stopping it."""
 
-import http.client
 import importlib.util
 import os
 import subprocess
 import sys
 import sysconfig
-import time
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
 from rankhouse.serving.errors import ProgramMissingError
-from rankhouse.serving.processes import ChildProcess, free_port
+from rankhouse.serving.processes import ChildProcess, answers_ok, free_port
 
 _PACKAGE = "nvidia-pytriton==0.7.0"
 _PYTHON_BACKEND = ("libtriton_python.so", "triton_python_backend_utils.py")
@@ -163,9 +161,12 @@ class TritonServer:
         self.process = ChildProcess(
             "Triton", self._command(program), log_path=run_dir / "triton.log", environment=_environment(program)
         )
-        self.process.start()
         try:
-            self._wait_until_ready()
+            self.process.start()
+            self.process.wait_until(
+                lambda: answers_ok(self.host, self.ports.http, "/v2/health/ready"),
+                timeout_seconds=self._start_timeout_seconds,
+            )
         except BaseException:
             self.stop()
             raise
@@ -203,25 +204,6 @@ class TritonServer:
             f"--metrics-port={self.ports.metrics}",
             "--exit-timeout-secs=10",
         ]
-
-    def _wait_until_ready(self) -> None:
-        deadline = time.monotonic() + self._start_timeout_seconds
-        while not self._is_ready():
-            if self.process.exit_status is not None:
-                raise self.process.failure(f"died at start (status {self.process.exit_status})")
-            if time.monotonic() > deadline:
-                raise self.process.failure(f"was not ready within {self._start_timeout_seconds:g} s")
-            time.sleep(0.05)
-
-    def _is_ready(self) -> bool:
-        connection = http.client.HTTPConnection(self.host, self.ports.http, timeout=5)
-        try:
-            connection.request("GET", "/v2/health/ready")
-            return connection.getresponse().status == 200
-        except (OSError, http.client.HTTPException):
-            return False
-        finally:
-            connection.close()
 
 
 def _environment(program: TritonProgram) -> dict[str, str]:

@@ -2,11 +2,10 @@
 
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import onnxruntime
 from rankhouse.embedding_cache.format.version import Version
-from rankhouse.serving.errors import InvalidTensorsError, ServingError
+from rankhouse.serving.errors import InvalidTensorsError
 
 
 class DenseStep:
@@ -26,19 +25,14 @@ class DenseStep:
         self._widths = {"dense": version.num_dense, "embeddings": version.embeddings_dim}
 
     def __call__(self, **arrays: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
-        """Returns `scores` [B].
+        """Returns `scores` [B]; a score that is no number is the caller's to refuse, who can name its row.
 
         Raises:
             InvalidTensorsError: The arrays have the wrong shape.
-            ServingError: The model's scores are not finite.
         """
         num_rows = len(arrays["dense"])
         for name, width in self._widths.items():
             if arrays[name].shape != (num_rows, width):
                 raise InvalidTensorsError(f"{name} has shape {arrays[name].shape}; expected ({num_rows}, {width})")
         (scores,) = self._session.run(["scores"], arrays)
-        scores = scores.reshape(num_rows)
-        if not np.isfinite(scores).all():
-            row = int(np.flatnonzero(~np.isfinite(scores))[0])
-            raise ServingError(f"the model's score of row {row} is {scores[row]}; the version is unusable for it")
-        return {"scores": scores}
+        return {"scores": scores.reshape(num_rows)}

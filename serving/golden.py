@@ -1,0 +1,62 @@
+"""Replaying a version's golden requests: the proof that serving scores as the trainer did."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from rankhouse.embedding_cache.format.golden import GoldenRequest
+from rankhouse.embedding_cache.format.raw import RawBatch
+from rankhouse.embedding_cache.format.transform import CompiledTransform
+from rankhouse.embedding_cache.format.version import Version
+from rankhouse.serving.errors import GoldenMismatchError
+from rankhouse.serving.triton_client import TritonClient
+
+TOLERANCE = 1e-5
+_TIMEOUT_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class GoldenReport:
+    """What a replay found.
+
+    Attributes:
+        num_requests: The requests replayed.
+        num_scores: The scores compared.
+        max_difference: The largest difference between two scores, at most `TOLERANCE`.
+    """
+
+    num_requests: int
+    num_scores: int
+    max_difference: float
+
+
+async def replay_golden(client: TritonClient, ensemble: str, version: Version) -> GoldenReport:
+    """Scores the golden requests with a loaded ensemble and compares.
+
+    Raises:
+        GoldenMismatchError: A score differs by more than `TOLERANCE`, or the version has no golden requests.
+        TritonError: A request got no answer.
+    """
+    requests = version.golden()
+    if not requests:
+        raise GoldenMismatchError(f"version {version.name} has no golden requests to prove itself; export it again")
+    features = CompiledTransform.load(version.path).features
+    largest = 0.0
+    for number, request in enumerate(requests):
+        raw = RawBatch.from_rows(features, request.rows())
+        scores = await client.score(ensemble, raw, timeout_seconds=_TIMEOUT_SECONDS)
+        largest = max(largest, _compare(version, number, request, scores.tolist()))
+    return GoldenReport(len(requests), sum(len(request.scores) for request in requests), largest)
+
+
+def _compare(version: Version, number: int, request: GoldenRequest, scores: Sequence[float]) -> float:
+    differences = np.abs(np.subtract(scores, request.scores))
+    worst = int(differences.argmax())
+    # Negated, so that a NaN does not pass.
+    if not differences[worst] <= TOLERANCE:
+        raise GoldenMismatchError(
+            f"version {version.name} takes no traffic: golden request {number}, candidate {worst} scores "
+            f"{scores[worst]:.7f} here and {request.scores[worst]:.7f} at the trainer; at most {TOLERANCE:g} apart is "
+            "allowed. Export the version again with this release"
+        )
+    return float(differences[worst])
