@@ -3,6 +3,7 @@
 TrainingError
 ├── DataError                 raw or prepared data cannot be used
 │   ├── FeatureSpecError      a feature spec is wrong
+│   ├── SynthesisError        synthetic logs cannot be made
 │   ├── RawFileError          a raw file is missing or wrong
 │   ├── PreprocessError       the workflow cannot be fitted or applied
 │   └── DatasetError          a prepared dataset is missing, unfinished or does not have what was asked for
@@ -15,7 +16,9 @@ TrainingError
 ├── ConfigError               a recipe or a setting is wrong
 ├── RunFolderError            a run folder is missing, incomplete or in the way
 ├── ModelError                the model does not fit the dataset
-└── LaunchError               ranks could not be started, or one died
+├── DivergedError             the loss is no longer a number
+├── LaunchError               ranks could not be started, or one died
+└── ExportError               a run cannot become a version, or the version does not score as the trainer does
 """
 
 
@@ -29,6 +32,10 @@ class DataError(TrainingError):
 
 class FeatureSpecError(DataError):
     """A feature spec is wrong: an unknown key, an impossible value, features that contradict each other."""
+
+
+class SynthesisError(DataError):
+    """Synthetic logs cannot be made: an impossible size, day or seed, or no place for the file."""
 
 
 class RawFileError(DataError):
@@ -79,5 +86,13 @@ class ModelError(TrainingError):
     """The model does not fit the dataset."""
 
 
+class DivergedError(TrainingError):
+    """The loss is no longer a number."""
+
+
 class LaunchError(TrainingError):
     """Ranks could not be started, or one died."""
+
+
+class ExportError(TrainingError):
+    """A run cannot become a version, or the version does not score as the trainer does."""

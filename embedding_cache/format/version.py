@@ -16,7 +16,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
@@ -216,8 +216,13 @@ class VersionStore:
             check_segment(self.path, segment, verify=verify)
         return version
 
-    def write(self, content: VersionContent) -> Version:
+    def write(self, content: VersionContent, *, check: Callable[[Version], None] | None = None) -> Version:
         """Writes a new version; it appears when all of it is on the disk.
+
+        Args:
+            content: What to write.
+            check: Called with the complete version before it appears, under a temporary name; if it raises, the store
+                stays as it was.
 
         Raises:
             ContentError: The content contradicts itself, or a table's blocks do not add up.
@@ -238,6 +243,8 @@ class VersionStore:
                 sequence = max((sequence_of(name) for name in self.names()), default=0) + 1
                 document = _document(content, tables=tables, features=features, sequence=sequence)
                 manifest = commit_manifest(temporary, kind=_KIND, document=document, files=files)
+                if check is not None:
+                    check(Version(self.path, temporary.name, manifest, tuple(tables), features))
                 name = f"{sequence:06d}-{manifest.sha256[:8]}"
                 os.rename(temporary, self.path / VERSIONS / name)
                 flush(self.path / VERSIONS)

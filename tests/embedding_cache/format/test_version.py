@@ -228,6 +228,20 @@ def test_refuses_content_that_contradicts_itself_and_leaves_the_store(
     assert not list((tmp_path / "store").glob("*/.tmp-*"))
 
 
+def test_a_check_sees_the_version_before_anyone_else(store: VersionStore, tmp_path: Path) -> None:
+    def check(version: Version) -> None:
+        assert store.names() == before
+        np.testing.assert_array_equal(version.segments(version.tables[0])[0], rows_of(11, 3, 7))
+        assert version.golden()[0].scores == (0.25, 0.5)
+        raise ContentError("refused by the check")
+
+    before = store.names()
+    with pytest.raises(ContentError, match="refused by the check"):
+        store.write(small_content(tmp_path / "parts", first=7), check=check)
+    assert store.names() == before
+    assert not list((tmp_path / "store").glob("*/.tmp-*"))
+
+
 def test_golden_request_needs_a_score_for_each_candidate() -> None:
     with pytest.raises(ContentError, match="has 1 candidates and 2 scores"):
         GoldenRequest({"context": {}, "candidates": [{}]}, (0.1, 0.2))
