@@ -109,12 +109,12 @@ class RequestError(ServingError):
     """A request that cannot be answered as it is.
 
     Args:
-        message: What is wrong, what was expected and how to fix it.
+        message: What is wrong with the field, what was expected and how to fix it.
         path: The field, like `candidates[3].C1`; empty where the request as a whole is meant.
     """
 
     def __init__(self, message: str, path: str = "") -> None:
-        super().__init__(message)
+        super().__init__(f"{path}: {message}" if path else message)
         self.path = path
 
 

@@ -40,7 +40,7 @@ def create_app(scorer: Scorer, *, max_body_bytes: int, max_header_bytes: int) ->
 
 def _add_scoring(app: FastAPI, scorer: Scorer, max_body_bytes: int) -> None:
     @app.post("/v1/models/{model}/score", **openapi.scoring(scorer.model))
-    async def score(model: str, request: Request) -> Response:
+    async def score(request: Request, model: str = openapi.model_name(scorer.model)) -> Response:
         """Scores the candidates of one request, all with the same version of the model."""
         with scorer.request("rest") as deadline:
             scorer.check_model(model)
@@ -55,8 +55,8 @@ def _add_models(app: FastAPI, scorer: Scorer) -> None:
         """Lists the models that are served."""
         return _json(ModelList([ModelEntry(scorer.model.name, [scorer.model.version])]))
 
-    @app.get("/v1/models/{model}", **openapi.model(scorer.model))
-    async def model(model: str) -> Response:
+    @app.get("/v1/models/{model}", **openapi.MODEL)
+    async def model(model: str = openapi.model_name(scorer.model)) -> Response:
         """Describes a model: its versions, the features that it takes, and a request that works."""
         scorer.check_model(model)
         return _json(scorer.description)

@@ -3,7 +3,7 @@
 from typing import Any
 
 import msgspec
-from fastapi import FastAPI
+from fastapi import FastAPI, Path
 from rankhouse.serving import errors
 from rankhouse.serving.gateway.messages import ScoreAnswer, ScoreRequest
 from rankhouse.serving.gateway.problems import Problem, kind_of
@@ -72,24 +72,19 @@ def _operation(
     }
 
 
-def _model_name(model: ServedModel) -> dict[str, Any]:
-    return {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}, "example": model.name}
-
-
 def scoring(model: ServedModel) -> dict[str, Any]:
     """The path that scores, with a request that works as its example."""
     body = {"required": True, "content": _content(ScoreRequest, example=model.example)}
-    extra = {"requestBody": body, "parameters": [_model_name(model)]}
-    return _operation("scoring", ScoreAnswer, problems=_SCORING_PROBLEMS, extra=extra)
+    return _operation("scoring", ScoreAnswer, problems=_SCORING_PROBLEMS, extra={"requestBody": body})
 
 
-def model(model: ServedModel) -> dict[str, Any]:
-    """The path that describes a model."""
-    extra = {"parameters": [_model_name(model)]}
-    return _operation("models", ModelDescription, problems=(errors.NoSuchModelError,), extra=extra)
+def model_name(model: ServedModel) -> Any:
+    """The parameter that names a model in a path."""
+    return Path(description="The model's name.", openapi_examples={"served": {"value": model.name}})
 
 
 MODELS = _operation("models", ModelList)
+MODEL = _operation("models", ModelDescription, problems=(errors.NoSuchModelError,))
 HEALTH = _operation("health", media_type="application/json")
 READINESS = _operation("health", problems=(errors.NotReadyError,))
 METRICS = _operation("health", media_type="text/plain")

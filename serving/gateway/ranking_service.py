@@ -43,16 +43,14 @@ async def _abort(context: grpc.aio.ServicerContext, error: Exception, request_id
     """Answers with an error's status; the field and the kind travel as google.rpc details."""
     problem, kind = problem_of(error, request_id), kind_of(error)
     details = [error_details_pb2.ErrorInfo(reason=kind.slug, domain="rankhouse")]
-    message = problem.detail
     if isinstance(error, RequestError) and error.path:
-        message = f"{error.path}: {message}"
         violation = error_details_pb2.BadRequest.FieldViolation(field=error.path, description=problem.detail)
         details.append(error_details_pb2.BadRequest(field_violations=[violation]))
     status = status_pb2.Status(
-        code=kind.code.value[0], message=message, details=[_packed(detail) for detail in details]
+        code=kind.code.value[0], message=problem.detail, details=[_packed(detail) for detail in details]
     )
     trailing = ((_REQUEST_ID, request_id), (_STATUS_DETAILS, status.SerializeToString()))
-    await context.abort(kind.code, message, trailing)
+    await context.abort(kind.code, problem.detail, trailing)
     raise AssertionError("abort raises")
 
 

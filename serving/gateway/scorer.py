@@ -112,7 +112,7 @@ class Scorer:
             NoSuchModelError: It is not.
         """
         if name != self.model.name:
-            raise NoSuchModelError(f"no model {name!r} is served here; served is {self.model.name!r}", "model")
+            raise NoSuchModelError(f"{name!r} is not served here; served is {self.model.name!r}", "model")
 
     async def score(self, request: ScoreRequest, *, deadline: Deadline, request_id: str) -> ScoreAnswer:
         """Scores a request's candidates.

@@ -126,7 +126,7 @@ class ServedModel:
         position = "" if error.position is None else f"[{error.position}]"
         known = any(feature.name == error.feature for feature in self.features)
         kind = WrongValueError if known else UnknownFeatureError
-        return kind(f"feature {error.feature!r} {error.message}", f"{place}.{error.feature}{position}")
+        return kind(error.message, f"{place}.{error.feature}{position}")
 
 
 def check_finite(value: float, path: str) -> None:
@@ -141,10 +141,10 @@ def check_finite(value: float, path: str) -> None:
 
 def _check_numbers(request: ScoreRequest, *, max_candidates: int) -> None:
     if not request.candidates:
-        raise NoCandidatesError("the list of candidates is empty; expected at least one", "candidates")
+        raise NoCandidatesError("is empty; expected at least one candidate", "candidates")
     if len(request.candidates) > max_candidates:
         raise TooManyCandidatesError(
-            f"{len(request.candidates)} candidates; expected at most {max_candidates}: send several requests",
+            f"holds {len(request.candidates)}; expected at most {max_candidates}, so send several requests",
             "candidates",
         )
     if request.top_k is not None and request.top_k < 1:
@@ -156,6 +156,6 @@ def _check_once(context: Features, candidates: Sequence[Features]) -> None:
         if not context.keys().isdisjoint(candidate):
             name = next(name for name in candidate if name in context)
             raise FeatureTwiceError(
-                f"feature {name!r} stands in the context too; give it in one of the two places",
+                "stands in the context too; give it in one of the two places",
                 f"candidates[{index}].{name}",
             )
