@@ -27,6 +27,7 @@ from rankhouse.embedding_cache.format.version import Version, VersionContent, Ve
 from rankhouse.kernels import tf_ops
 from rankhouse.training.checkpoint_files import ROWS, WEIGHTS, Checkpoint
 from rankhouse.training.data.loader import BatchLoader
+from rankhouse.training.data.raw_sample import load_raw_sample
 from rankhouse.training.data.rows import Batch
 from rankhouse.training.errors import ExportError
 from rankhouse.training.onnx_export import OnnxScorer, write_onnx
@@ -95,7 +96,7 @@ def golden_requests(trained: TrainedModel, *, num_rows: int = NUM_GOLDEN_ROWS) -
         DatasetError: The dataset has no held-out split, or no raw rows of it.
     """
     split = trained.run.config.data.valid_split
-    rows = trained.dataset.raw_sample(split)[:num_rows]
+    rows = load_raw_sample(trained.dataset.path / split)[:num_rows]
     loader = BatchLoader(trained.dataset, split, batch_size=max(len(rows), 1), shuffle=False, num_lanes=1)
     scores = _trainer_scores(trained, next(loader.batches()))
     return [
