@@ -1,0 +1,108 @@
+#include "core/lookup.h"
+
+#include "core/status.h"
+
+namespace rankhouse {
+
+Lookup::Lookup(const rh_lookup* lookup, Memory memory) {
+  Require(lookup != nullptr, "lookup is NULL");
+  raw_ = *lookup;
+  Require(raw_.batch_size >= 0 && raw_.batch_size <= std::numeric_limits<int32_t>::max(), "batch_size is ",
+          raw_.batch_size, ": expected 0 to 2^31 - 1");
+  Require(raw_.num_ids >= 0 && raw_.num_tables >= 0 && raw_.num_features >= 0, "negative size: num_ids ", raw_.num_ids,
+          ", num_tables ", raw_.num_tables, ", num_features ", raw_.num_features);
+  Require(raw_.num_ids == 0 || raw_.ids != nullptr, "ids is NULL, but num_ids is ", raw_.num_ids);
+  Require(raw_.num_features == 0 || (raw_.feature_tables != nullptr && raw_.combiners != nullptr),
+          "feature_tables or combiners is NULL");
+  Require(raw_.num_features == 0 || raw_.offsets != nullptr || raw_.hotness != nullptr,
+          "offsets and hotness are both NULL: one of them must say where bags begin");
+  CheckTables();
+  features_.reserve(raw_.num_features);
+  for (int32_t f = 0; f < raw_.num_features; ++f) AddFeature(f);
+  PlaceIds(memory);
+}
+
+void Lookup::CheckTables() const {
+  Require(raw_.num_tables == 0 || raw_.tables != nullptr, "tables is NULL");
+  for (int32_t t = 0; t < raw_.num_tables; ++t) {
+    const rh_table& table = raw_.tables[t];
+    Require(table.num_rows >= 0 && table.dim >= 1, "table ", t, " has shape [", table.num_rows, ", ", table.dim,
+            "]: expected rows >= 0 and a width >= 1");
+  }
+}
+
+void Lookup::AddFeature(int32_t f) {
+  const int32_t t = raw_.feature_tables[f];
+  Require(t >= 0 && t < raw_.num_tables, "feature ", f, " names table ", t, ", but there are ", raw_.num_tables,
+          " tables");
+  const int32_t combiner = raw_.combiners[f];
+  Require(combiner == RH_SUM || combiner == RH_MEAN, "feature ", f, " has combiner ", combiner,
+          ": expected 0 (sum) or 1 (mean)");
+  const int64_t hotness = raw_.offsets == nullptr ? raw_.hotness[f] : 0;
+  Require(hotness >= 0, "feature ", f, " has hotness ", hotness, ": expected >= 0");
+  const rh_table& table = raw_.tables[t];
+  features_.push_back(
+      {table.rows, table.num_rows, table.dim, width_, 0, raw_.num_ids, hotness, t, combiner == RH_MEAN});
+  width_ += table.dim;
+}
+
+void Lookup::PlaceIds(Memory memory) {
+  const int64_t num_bags = raw_.num_features * raw_.batch_size;
+  if (raw_.offsets == nullptr) {
+    int64_t position = 0;
+    for (Feature& feature : features_) {
+      feature.first_id = position;
+      position += feature.hotness * raw_.batch_size;
+      feature.last_id = position;
+      // Checked at once, which also keeps the sum from overflowing.
+      Require(position <= raw_.num_ids, "there are ", raw_.num_ids, " ids: hotness and a batch size of ",
+              raw_.batch_size, " need more");
+    }
+    Require(position == raw_.num_ids, "there are ", raw_.num_ids, " ids: hotness and a batch size of ", raw_.batch_size,
+            " need ", position);
+  } else if (memory == Memory::kHost) {
+    Require(raw_.offsets[0] == 0 && raw_.offsets[num_bags] == raw_.num_ids, "offsets run from ", raw_.offsets[0],
+            " to ", raw_.offsets[num_bags], ": expected 0 to the number of ids, ", raw_.num_ids);
+    for (int32_t f = 0; f < raw_.num_features; ++f) {
+      features_[f].first_id = raw_.offsets[f * raw_.batch_size];
+      features_[f].last_id = raw_.offsets[(f + 1) * raw_.batch_size];
+      Require(features_[f].first_id <= features_[f].last_id && features_[f].last_id <= raw_.num_ids,
+              "offsets of feature ", f, " run from ", features_[f].first_id, " to ", features_[f].last_id,
+              ": expected them never to fall and to end at ", raw_.num_ids, " or before");
+    }
+  }
+}
+
+std::vector<int64_t> Lookup::IdsPerTable() const {
+  std::vector<int64_t> count(raw_.num_tables, 0);
+  for (const Feature& feature : features_) count[feature.table] += feature.last_id - feature.first_id;
+  return count;
+}
+
+void FirstFault::Report(const Lookup& lookup, const Feature& feature, int64_t sample) noexcept {
+  const int64_t bag = (&feature - lookup.features().data()) * lookup.batch_size() + sample;
+  int64_t seen = bag_.load(std::memory_order_relaxed);
+  while (bag < seen && !bag_.compare_exchange_weak(seen, bag, std::memory_order_relaxed)) {
+  }
+}
+
+void FirstFault::Check(const Lookup& lookup) const {
+  const int64_t fault = bag_.load(std::memory_order_relaxed);
+  if (fault == kNone) return;
+  const int64_t f = fault / lookup.batch_size();
+  const int64_t sample = fault % lookup.batch_size();
+  const Feature& feature = lookup.features()[f];
+  const Bag bag = lookup.bag(feature, sample);
+  Require(bag.Within(feature), "offsets of feature ", f, ", sample ", sample, " run from ", bag.begin, " to ", bag.end,
+          ": expected them never to fall and to stay within ", feature.first_id, " to ", feature.last_id);
+  for (int64_t n = bag.begin; n < bag.end; ++n) {
+    const int64_t id = lookup.ids()[n];
+    if (0 <= id && id < feature.num_rows) continue;
+    throw Error(RH_OUT_OF_RANGE,
+                StrCat("id ", id, " of feature ", f, " (sample ", sample, ", position ", n - bag.begin,
+                       " in its bag) is out of range: table ", feature.table, " has ", feature.num_rows, " rows"));
+  }
+  throw Error(RH_INTERNAL, "the ids changed while they were read");
+}
+
+}  // namespace rankhouse
