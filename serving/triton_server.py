@@ -77,8 +77,7 @@ def packaged_program(*, run_dir: Path) -> TritonProgram:
     files = package / "tritonserver"
     # The stub embeds Python, and must embed the very build whose packages it imports.
     libraries = (package.parent / "nvidia_pytriton.libs", Path(sysconfig.get_config_var("LIBDIR")))
-    python = f"{sys.version_info.major}.{sys.version_info.minor}"
-    stub = files / "python_backend_stubs" / python / _STUB
+    stub = files / "python_backend_stubs" / sysconfig.get_python_version() / _STUB
     _check_stub(stub, libraries)
     backends = run_dir / "backends"
     (backends / "python").mkdir(parents=True, exist_ok=True)
@@ -196,6 +195,8 @@ class TritonServer:
             "--model-control-mode=explicit",
             # Our models' configurations are complete; completing them would start each Python process twice.
             "--disable-auto-complete-config",
+            # Readiness is asked for each version; one that does not load must not make the others' server unready.
+            "--strict-readiness=false",
             f"--http-address={self.host}",
             f"--http-port={self.ports.http}",
             f"--grpc-address={self.host}",

@@ -1,0 +1,131 @@
+"""A small version with every kind of feature, and its scores computed row by row in plain Python and NumPy."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from rankhouse.embedding_cache.format.feature import DenseSteps, Feature
+from rankhouse.embedding_cache.format.golden import GoldenRequest
+from rankhouse.embedding_cache.format.raw import RawBatch
+from rankhouse.embedding_cache.format.records import FeatureContent, TableContent
+from rankhouse.embedding_cache.format.transform import CompiledTransform
+from rankhouse.embedding_cache.format.version import Version, VersionContent, VersionStore
+from rankhouse.embedding_cache.format.vocabulary import TextValues, Vocabularies
+
+MODEL = "small"
+TEXTS = {"city": ["rome", "oslo", "köln"], "tag": ["a", "bb", "ccc", "dddd"]}
+NUMBERS = {"item": [7, -3, 2**40]}
+FEATURES = (
+    Feature("age", "continuous", "int64", steps=DenseSteps(fill=30.0, clip_min=0.0, log=True, mean=3.0, std=0.5)),
+    Feature("price", "continuous", "float64", steps=DenseSteps(fill=0.0)),
+    Feature("city", "categorical", "text", table="city", dim=4, combiner="sum"),
+    Feature("home", "categorical", "text", table="city", dim=4, combiner="sum"),
+    Feature("tags", "categorical", "text", is_list=True, table="tag", dim=2, combiner="mean"),
+    Feature("item", "categorical", "int64", table="item", dim=3, combiner="sum"),
+    Feature("clicked", "categorical", "int64", is_list=True, table="item", dim=3, combiner="sum"),
+)
+CATEGORICAL = tuple(feature for feature in FEATURES if feature.kind == "categorical")
+DIMS = {feature.table: feature.dim for feature in CATEGORICAL}
+ROWS: tuple[dict[str, Any], ...] = (
+    {"age": 41, "price": 2.5, "city": "oslo", "home": "rome", "tags": ["a", "ccc"], "item": 7, "clicked": [7, 2**40]},
+    {"age": -5, "price": -0.25, "city": "atlantis", "tags": [], "item": 1, "clicked": [-3]},
+    {"city": "köln", "home": "köln", "tags": ["zz"], "clicked": [5, 5, 5]},
+    {},
+)
+
+
+class Weights:
+    """The weights of one version, from a seed."""
+
+    def __init__(self, seed: int) -> None:
+        generator = np.random.default_rng(seed)
+        sizes = {table: 3 + len(values) for table, values in (TEXTS | NUMBERS).items()}
+        self.tables = {
+            name: generator.normal(size=(sizes[str(name)], dim)).astype(np.float32) for name, dim in DIMS.items()
+        }
+        self.dense = generator.normal(size=(2, 1)).astype(np.float32)
+        self.embeddings = generator.normal(size=(sum(f.dim or 0 for f in CATEGORICAL), 1)).astype(np.float32)
+
+    def scores(self, rows: Sequence[Mapping[str, Any]]) -> np.ndarray:
+        """The truth: float32 [B]."""
+        return np.array([self._score(row) for row in rows], dtype=np.float32)
+
+    def _score(self, row: Mapping[str, Any]) -> float:
+        age = max(float(row.get("age", 30)), 0.0)
+        dense = np.array([(math.log1p(age) - 3.0) / 0.5, row.get("price", 0.0)])
+        pooled = np.concatenate([self._pooled(feature, row.get(feature.name)) for feature in CATEGORICAL])
+        return 1 / (1 + math.exp(-float(dense @ self.dense[:, 0] + pooled @ self.embeddings[:, 0])))
+
+    def _pooled(self, feature: Feature, value: Any) -> np.ndarray:
+        table = self.tables[feature.table]
+        known: list[Any] = (TEXTS | NUMBERS)[str(feature.table)]
+        if feature.is_list:
+            ids = [known.index(one) + 3 if one in known else 2 for one in value or []]
+        else:
+            ids = [1 if value is None else known.index(value) + 3 if value in known else 2]
+        rows = table[ids].astype(np.float64).reshape(-1, table.shape[1])
+        pooled: np.ndarray = rows.sum(axis=0)
+        return pooled / len(ids) if feature.combiner == "mean" and ids else pooled
+
+
+def raw_batch(rows: Sequence[Mapping[str, Any]]) -> RawBatch:
+    return RawBatch.from_rows(FEATURES, rows)
+
+
+def write_version(store: Path, *, seed: int = 0, wrong_by: float = 0.0) -> Version:
+    """Writes a version; its golden scores are wrong by so much."""
+    weights = Weights(seed)
+    folder = store / "parts"
+    folder.mkdir(parents=True, exist_ok=True)
+    known = {name: TextValues.of(texts) for name, texts in TEXTS.items()} | {
+        name: np.array(values, dtype=np.int64) for name, values in NUMBERS.items()
+    }
+    CompiledTransform(FEATURES, Vocabularies.build(known)).save(folder)
+    _write_dense(folder / "dense.onnx", weights)
+    request = {"context": {"city": "oslo"}, "candidates": [{"age": 3, "tags": ["bb"]}, {"item": -3, "home": "paris"}]}
+    rows = [{**request["context"], **candidate} for candidate in request["candidates"]]
+    golden = GoldenRequest(request, tuple(float(score) + wrong_by for score in weights.scores(rows)))
+    return VersionStore(store).write(
+        VersionContent(
+            model=MODEL,
+            dense=folder / "dense.onnx",
+            transform=folder,
+            num_dense=2,
+            tables=[TableContent(str(name), *rows.shape, blocks=[rows]) for name, rows in weights.tables.items()],
+            features=[FeatureContent(f.name, str(f.table), str(f.combiner)) for f in CATEGORICAL],
+            golden=[golden],
+        )
+    )
+
+
+def _write_dense(path: Path, weights: Weights) -> None:
+    nodes = [
+        helper.make_node("MatMul", ["dense", "dense_weights"], ["from_dense"]),
+        helper.make_node("MatMul", ["embeddings", "embedding_weights"], ["from_embeddings"]),
+        helper.make_node("Add", ["from_dense", "from_embeddings"], ["sum"]),
+        helper.make_node("Sigmoid", ["sum"], ["probability"]),
+        helper.make_node("Reshape", ["probability", "flat"], ["scores"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "dense",
+        [
+            helper.make_tensor_value_info("dense", TensorProto.FLOAT, ["B", len(weights.dense)]),
+            helper.make_tensor_value_info("embeddings", TensorProto.FLOAT, ["B", len(weights.embeddings)]),
+        ],
+        [helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["B"])],
+        [
+            numpy_helper.from_array(weights.dense, "dense_weights"),
+            numpy_helper.from_array(weights.embeddings, "embedding_weights"),
+            numpy_helper.from_array(np.array([-1], dtype=np.int64), "flat"),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    model.ir_version = 8
+    onnx.checker.check_model(model)
+    onnx.save(model, path)

@@ -1,0 +1,168 @@
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rankhouse.embedding_cache.format.version import Version
+from rankhouse.serving.supervisor import READY_FILE
+from rankhouse.serving.triton_server import TritonServer
+from tests.serving.small_version import MODEL, ROWS, Weights, write_version
+
+pytestmark = pytest.mark.triton
+
+
+@contextmanager
+def serving(store: Path, run_dir: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """Runs `rankhouse serve` on free ports, and ends it however the test ends."""
+    command = [sys.executable, "-m", "rankhouse.cli.main", "serve", "--store", store, "--model", MODEL]
+    command += ["--port", "0", "--grpc-port", "0", "--run-dir", run_dir, *options]
+    environment = os.environ | {"COLUMNS": "200"}
+    with subprocess.Popen(
+        command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+
+
+def wait_until_ready(process: subprocess.Popen[str], run_dir: Path) -> dict[str, str]:
+    deadline = time.monotonic() + 120
+    while not (run_dir / READY_FILE).exists():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    document: dict[str, str] = json.loads((run_dir / READY_FILE).read_text())
+    return document
+
+
+def score(rest_url: str) -> list[float]:
+    body = json.dumps({"context": {}, "candidates": ROWS}).encode()
+    request = urllib.request.Request(
+        f"{rest_url}/v1/models/{MODEL}/score", body, {"content-type": "application/json"}, method="POST"
+    )
+    with urllib.request.urlopen(request, timeout=60) as reply:
+        scores: list[float] = json.load(reply)["scores"]
+        return scores
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def is_running(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+def assert_free(url: str) -> None:
+    host, port = url.removeprefix("http://").split(":")
+    with socket.create_server((host, int(port))):
+        pass
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_serves_the_latest_version_until_it_is_asked_to_stop(
+    store: Path, version: Version, tmp_path: Path, number: int
+) -> None:
+    with serving(version.store, tmp_path, "--version", version.name) as process:
+        ready = wait_until_ready(process, tmp_path)
+        np.testing.assert_allclose(score(ready["rest_url"]), Weights(0).scores(ROWS), rtol=0, atol=1e-6)
+        children = children_of(process.pid)
+        assert len(children) == 2, "Triton and the gateway"
+        process.send_signal(number)
+        output, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert ready["rest_url"] in output
+    assert re.search(r"golden +2 scores, at most \d\.\de-\d\d from the trainer's", output)
+    assert not any(map(is_running, children))
+    assert not (tmp_path / READY_FILE).exists()
+    for url in ("rest_url", "grpc_url", "triton_url"):
+        assert_free(ready[url])
+
+
+@pytest.mark.parametrize("victim", ["tritonserver", "rankhouse.serving.gateway"])
+def test_a_dead_child_ends_the_other_one(version: Version, tmp_path: Path, victim: str) -> None:
+    with serving(version.store, tmp_path) as process:
+        wait_until_ready(process, tmp_path)
+        children = children_of(process.pid)
+        (target,) = [pid for pid in children if victim in Path(f"/proc/{pid}/cmdline").read_text()]
+        os.kill(target, signal.SIGKILL)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert re.search(r"error: (Triton|the gateway) died \(status -9\); the end of .*log", errors)
+    assert not any(map(is_running, children))
+
+
+def test_wrong_golden_scores_take_no_traffic(tmp_path: Path) -> None:
+    write_version(tmp_path / "store", wrong_by=2e-5)
+    with serving(tmp_path / "store", tmp_path / "run") as process:
+        output, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert re.search(r"takes no traffic: golden request 0, candidate \d scores 0\.\d+ here and 0\.\d+ at the", errors)
+    assert "/docs" not in output
+    assert not (tmp_path / "run" / "gateway.log").exists()
+
+
+def test_a_damaged_version_starts_nothing(tmp_path: Path) -> None:
+    version = write_version(tmp_path / "store")
+    content = bytearray(version.dense_path.read_bytes())
+    content[-1] ^= 1
+    version.dense_path.write_bytes(content)
+    with serving(tmp_path / "store", tmp_path / "run") as process:
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "dense.onnx" in errors
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_server_that_already_runs(version: Version, tmp_path: Path, triton: TritonServer) -> None:
+    options = ("--triton-url", triton.grpc_url, "--triton-repository", str(triton.repository))
+    with serving(version.store, tmp_path, "--version", version.name, *options) as process:
+        ready = wait_until_ready(process, tmp_path)
+        assert ready["triton_url"] == triton.grpc_url
+        np.testing.assert_allclose(score(ready["rest_url"]), Weights(0).scores(ROWS), rtol=0, atol=1e-6)
+        assert len(children_of(process.pid)) == 1
+        process.terminate()
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert triton.process.exit_status is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--triton-url", "127.0.0.1:1"), "--triton-url and --triton-repository go together"),
+        (("--triton-url", "127.0.0.1:1", "--triton-bin", "/bin/true"), "not both"),
+    ],
+)
+def test_options_that_contradict_each_other(tmp_path: Path, options: tuple[str, ...], message: str) -> None:
+    with serving(tmp_path, tmp_path / "run", *options) as process:
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert message in errors
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--triton-bin", "/nowhere/tritonserver"), "/nowhere/tritonserver is not an executable file"),
+        (("--version", "000009-00000000"), "has no version '000009-00000000'"),
+        (("--triton-url", "127.0.0.1:1", "--triton-repository", "/tmp"), "at Triton 127.0.0.1:1: "),
+    ],
+)
+def test_what_is_not_there_is_named(version: Version, tmp_path: Path, options: tuple[str, ...], message: str) -> None:
+    with serving(version.store, tmp_path / "run", *options) as process:
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert message in errors

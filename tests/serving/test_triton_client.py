@@ -1,0 +1,176 @@
+import asyncio
+import shutil
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import pytest
+
+from rankhouse.embedding_cache.format.raw import RawBatch
+from rankhouse.embedding_cache.format.version import Version
+from rankhouse.serving.errors import (
+    InvalidTensorsError,
+    ModelLoadError,
+    TritonTimeoutError,
+    TritonUnavailableError,
+    UnknownModelError,
+)
+from rankhouse.serving.model_repository import write_models
+from rankhouse.serving.processes import free_port
+from rankhouse.serving.triton_client import TritonClient
+from rankhouse.serving.triton_server import TritonServer
+from tests.serving.small_version import ROWS, Weights, raw_batch, write_version
+
+pytestmark = pytest.mark.triton
+
+T = TypeVar("T")
+
+
+def call(triton: TritonServer, act: Callable[[TritonClient], Awaitable[T]]) -> T:
+    async def run() -> T:
+        async with TritonClient(triton.grpc_url) as client:
+            return await act(client)
+
+    return asyncio.run(run())
+
+
+def score(triton: TritonServer, ensemble: str, raw: RawBatch, *, timeout_seconds: float = 30.0) -> np.ndarray:
+    return call(triton, lambda client: client.score(ensemble, raw, timeout_seconds=timeout_seconds))
+
+
+@pytest.fixture(scope="module")
+def ensemble(triton: TritonServer, version: Version) -> Iterator[str]:
+    name = write_models(version, repository=triton.repository)
+    call(triton, lambda client: client.load(name))
+    yield name
+    call(triton, lambda client: client.unload(name))
+
+
+def test_scores_are_those_of_the_truth(triton: TritonServer, ensemble: str) -> None:
+    np.testing.assert_allclose(score(triton, ensemble, raw_batch(ROWS)), Weights(0).scores(ROWS), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("num_rows", [0, 1, 700])
+def test_any_number_of_rows(triton: TritonServer, ensemble: str, num_rows: int) -> None:
+    rows = [ROWS[index % len(ROWS)] for index in range(num_rows)]
+    np.testing.assert_allclose(score(triton, ensemble, raw_batch(rows)), Weights(0).scores(rows), rtol=0, atol=1e-6)
+
+
+def test_many_requests_at_once_each_get_their_own_scores(triton: TritonServer, ensemble: str) -> None:
+    batches = [[ROWS[(first + k) % len(ROWS)] for k in range(1 + first % 5)] for first in range(60)]
+
+    async def score_all(client: TritonClient) -> list[np.ndarray]:
+        calls = [client.score(ensemble, raw_batch(rows), timeout_seconds=60.0) for rows in batches]
+        return list(await asyncio.gather(*calls))
+
+    for rows, scores in zip(batches, call(triton, score_all), strict=True):
+        np.testing.assert_allclose(scores, Weights(0).scores(rows), rtol=0, atol=1e-6)
+
+
+def test_two_versions_side_by_side(triton: TritonServer, ensemble: str, store: Path) -> None:
+    other = write_models(write_version(store, seed=1), repository=triton.repository)
+    call(triton, lambda client: client.load(other))
+    try:
+        for name, seed in ((ensemble, 0), (other, 1)):
+            np.testing.assert_allclose(
+                score(triton, name, raw_batch(ROWS)), Weights(seed).scores(ROWS), rtol=0, atol=1e-6
+            )
+    finally:
+        call(triton, lambda client: client.unload(other))
+    with pytest.raises(UnknownModelError, match="has no available versions"):
+        score(triton, other, raw_batch(ROWS))
+    assert call(triton, lambda client: client.is_ready(ensemble))
+
+
+def altered(name: str, array: np.ndarray) -> RawBatch:
+    """A batch that contradicts itself, as only a client of another make could send it."""
+    raw = raw_batch(ROWS)
+    object.__setattr__(raw, name, array)
+    return raw
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "message"),
+    [
+        ("float_values", np.zeros((4, 3)), r"unexpected shape for input 'float_values'"),
+        ("float_values", np.full((4, 2), np.inf), r"float_values\[0, 0\] is inf; expected a finite number"),
+        (
+            "int_lengths",
+            np.array([[8, 0, 0]] + [[0] * 3] * 3, np.int32),
+            r"int_lengths has 3 columns; this model has 2 such features",
+        ),
+        ("int_lengths", np.zeros((4, 2), np.int32), r"int_lengths add up to"),
+        ("int_lengths", np.full((4, 2), -1, np.int32), r"none of them negative"),
+        ("int_lengths", np.zeros((3, 2), np.int32), r"int_lengths has shape .* and 4 rows"),
+        ("int_lengths", np.array([[8, 0]] + [[0, 0]] * 3, np.int32), r"'item' has 8 values in a row"),
+        ("text_values", np.array([b"rome", b""], object), r"text_sizes add up to, 4, each of them at least 1"),
+        ("text_lengths", np.array([[2, 0, 0], [1, 0, 2], [2, 0, 1], [0, 0, 0]], np.int32), r"'city' has 2 values"),
+    ],
+)
+def test_a_wrong_request_gets_its_own_error(
+    triton: TritonServer, ensemble: str, name: str, array: np.ndarray, message: str
+) -> None:
+    with pytest.raises(InvalidTensorsError, match=message):
+        score(triton, ensemble, altered(name, array))
+
+
+def test_a_wrong_request_disturbs_no_other(triton: TritonServer, ensemble: str) -> None:
+    wrong = altered("float_values", np.full((4, 2), -np.inf))
+
+    async def score_both(client: TritonClient) -> list[np.ndarray | BaseException]:
+        calls = [client.score(ensemble, raw, timeout_seconds=30.0) for raw in (wrong, raw_batch(ROWS)) * 10]
+        return list(await asyncio.gather(*calls, return_exceptions=True))
+
+    results = call(triton, score_both)
+    for refused, scores in zip(results[::2], results[1::2], strict=True):
+        assert isinstance(refused, InvalidTensorsError)
+        assert isinstance(scores, np.ndarray)
+        np.testing.assert_allclose(scores, Weights(0).scores(ROWS), rtol=0, atol=1e-6)
+
+
+def test_no_answer_in_time(triton: TritonServer, ensemble: str) -> None:
+    with pytest.raises(TritonTimeoutError, match="no answer within 1e-06 s"):
+        score(triton, ensemble, raw_batch(ROWS), timeout_seconds=1e-6)
+
+
+def test_no_server_there(version: Version) -> None:
+    async def act() -> None:
+        async with TritonClient(f"127.0.0.1:{free_port('127.0.0.1')}") as client:
+            assert not await client.is_ready()
+            with pytest.raises(TritonUnavailableError, match="scoring with any at Triton 127"):
+                await client.score("any", raw_batch(ROWS), timeout_seconds=5.0)
+
+    asyncio.run(act())
+
+
+def test_an_unknown_model(triton: TritonServer) -> None:
+    with pytest.raises(UnknownModelError, match=r"unknown model: 'nobody\.1'"):
+        score(triton, "nobody.1", raw_batch(ROWS))
+    with pytest.raises(ModelLoadError, match=r"loading nobody\.1 .* failed to poll from model repository"):
+        call(triton, lambda client: client.load("nobody.1"))
+    assert not call(triton, lambda client: client.is_ready("nobody.1"))
+
+
+def test_a_version_that_vanished_does_not_load(triton: TritonServer, tmp_path: Path) -> None:
+    version = write_version(tmp_path, seed=2)
+    name = write_models(version, repository=triton.repository)
+    shutil.rmtree(version.path)
+    with pytest.raises(ModelLoadError, match=f"has no version '{version.name}'"):
+        call(triton, lambda client: client.load(name))
+
+
+def test_a_server_says_what_it_is(triton: TritonServer) -> None:
+    assert call(triton, lambda client: client.metadata()).version.startswith("2.")
+    assert call(triton, lambda client: client.is_ready())
+
+
+def test_a_row_without_any_value_has_empty_tensors(triton: TritonServer, ensemble: str) -> None:
+    raw = replace(
+        raw_batch([{}]),
+        float_values=np.full((1, 2), np.nan),
+        text_values=np.empty(0, object),
+        text_lengths=np.zeros((1, 3), np.int32),
+    )
+    np.testing.assert_allclose(score(triton, ensemble, raw), Weights(0).scores([{}]), rtol=0, atol=1e-6)
