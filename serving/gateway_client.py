@@ -1,0 +1,147 @@
+"""Calling a gateway, over REST or gRPC: what a user's service would do, and what `rankhouse score` does."""
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, TypeVar
+
+import grpc
+import httpx
+import msgspec
+
+from rankhouse.serving.errors import GatewayError
+from rankhouse.serving.gateway.messages import Features, Ranked, ScoreAnswer, ScoreRequest
+from rankhouse.serving.gateway.problems import Problem
+from rankhouse.serving.gateway.served_model import ModelDescription, ModelList
+from rankhouse.serving.ranking_pb2 import Features as FeaturesMessage
+from rankhouse.serving.ranking_pb2 import ScoreRequest as ScoreRequestMessage
+from rankhouse.serving.ranking_pb2 import Value
+from rankhouse.serving.ranking_pb2_grpc import RankingStub
+
+_Message = TypeVar("_Message")
+
+
+class RestClient:
+    """Calls a gateway's REST side. Use as a context manager, from one thread.
+
+    Args:
+        url: Where it is, like http://127.0.0.1:8080.
+        timeout_seconds: How long an answer may take.
+    """
+
+    def __init__(self, url: str, *, timeout_seconds: float = 10.0) -> None:
+        self._client = httpx.Client(base_url=url, timeout=timeout_seconds)
+
+    def __enter__(self) -> "RestClient":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._client.close()
+
+    def models(self) -> ModelList:
+        """Asks which models are served."""
+        return self._call("GET", "/v1/models", ModelList)
+
+    def model(self, name: str) -> ModelDescription:
+        """Asks what a model expects.
+
+        Raises:
+            GatewayError: It is not served there, or nobody answers.
+        """
+        return self._call("GET", f"/v1/models/{name}", ModelDescription)
+
+    def score(self, model: str, request: ScoreRequest) -> ScoreAnswer:
+        """Scores a request's candidates.
+
+        Raises:
+            GatewayError: The gateway refused the request, or nobody answers.
+        """
+        return self._call("POST", f"/v1/models/{model}/score", ScoreAnswer, msgspec.json.encode(request))
+
+    def _call(self, method: str, path: str, answer: type[_Message], body: bytes | None = None) -> _Message:
+        try:
+            response = self._client.request(method, path, content=body, headers={"content-type": "application/json"})
+        except (httpx.HTTPError, httpx.InvalidURL) as exc:
+            raise GatewayError(f"no answer from a gateway at {self._client.base_url}: {exc}") from exc
+        try:
+            if response.is_success:
+                return msgspec.json.decode(response.content, type=answer)
+            problem = msgspec.json.decode(response.content, type=Problem)
+        except msgspec.DecodeError as exc:
+            raise GatewayError(f"{response.url} answered {response.status_code}, and not as a gateway does") from exc
+        raise GatewayError(f"{problem.title}: {problem.detail} (request {problem.request_id})")
+
+
+class GrpcClient:
+    """Calls a gateway's gRPC side. Use as a context manager, from any thread.
+
+    Args:
+        address: Where it is, host:port.
+        timeout_seconds: How long an answer may take.
+    """
+
+    def __init__(self, address: str, *, timeout_seconds: float = 10.0) -> None:
+        self._address = address
+        self._timeout_seconds = timeout_seconds
+        self._channel = grpc.insecure_channel(address)
+        self._stub: Any = RankingStub(self._channel)
+
+    def __enter__(self) -> "GrpcClient":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._channel.close()
+
+    def score(self, model: str, request: ScoreRequest) -> ScoreAnswer:
+        """Scores a request's candidates.
+
+        Raises:
+            GatewayError: The gateway refused the request, or nobody answers.
+        """
+        try:
+            reply = self._stub.Score(request_message(model, request), timeout=self._timeout_seconds)
+        except grpc.RpcError as exc:
+            raise GatewayError(f"gRPC at {self._address} answered {exc.code().name}: {exc.details()}") from exc
+        return ScoreAnswer(
+            model=reply.model,
+            version=reply.version,
+            scores=list(reply.scores),
+            ranking=[Ranked(place.index, place.score) for place in reply.ranking],
+            request_id=reply.request_id,
+        )
+
+
+def request_message(model: str, request: ScoreRequest) -> Any:
+    """Makes gRPC's message of a request.
+
+    Raises:
+        GatewayError: A value is of a type that no feature has.
+    """
+    return ScoreRequestMessage(
+        model=model,
+        context=_values(request.context),
+        candidates=[FeaturesMessage(features=_values(candidate)) for candidate in request.candidates],
+        top_k=request.top_k,
+    )
+
+
+def _values(features: Features) -> Mapping[str, Any]:
+    return {name: _value(name, value) for name, value in features.items()}
+
+
+def _value(name: str, value: Any) -> Any:
+    if value is None:
+        return Value()
+    if isinstance(value, int):
+        return Value(int64_value=value)
+    if isinstance(value, float):
+        return Value(double_value=value)
+    if isinstance(value, str):
+        return Value(text_value=value)
+    if isinstance(value, Sequence):
+        kind = "text_list" if all(isinstance(element, str) for element in value) else "int64_list"
+        return Value(**{kind: {"values": value}})
+    raise GatewayError(f"feature {name!r} is a {type(value).__name__}; expected a number, a text or a list of these")
