@@ -1,8 +1,8 @@
 """The embedding operations on NumPy arrays, over the compiled library.
 
 Letters in shapes: B samples, F features, T tables, N ids in all, R a table's rows, D its width, E the sum of the widths
-of all features, U unique ids. Every function may be called from any thread, and works on threads of its own while it runs
-(`num_threads` at most; None: as many as there are processors). Results do not depend on their number.
+of all features, U unique ids. Every function may be called from any thread, and works on threads of its own while it
+runs (`num_threads` at most; None: as many as there are processors). Results do not depend on their number.
 """
 
 import ctypes
@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
 from rankhouse.kernels import library
 from rankhouse.kernels.bags import FixedHotness, SparseGradient
 from rankhouse.kernels.errors import ArgumentError

@@ -126,7 +126,7 @@ def load() -> ctypes.CDLL:
     version = library.rh_abi_version()
     if version != ABI_VERSION:
         raise LibraryError(
-            f"{path} has ABI version {version}, but {ABI_VERSION} is expected: build it with `make setup` or `pip install .`"
+            f"{path} has ABI version {version}: expected {ABI_VERSION}; build it with `make setup` or `pip install .`"
         )
     library.rh_last_error.restype = ctypes.c_char_p
     for name, arguments in _FUNCTIONS.items():

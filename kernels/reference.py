@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+
 from rankhouse.kernels.bags import FixedHotness, SparseGradient
 from rankhouse.kernels.errors import IdOutOfRangeError
 

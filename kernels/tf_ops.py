@@ -11,9 +11,10 @@ from functools import cache
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.ops.resource_variable_ops import variable_accessed
+
 from rankhouse.kernels import library
 from rankhouse.kernels.errors import ArgumentError, LibraryError
-from tensorflow.python.ops.resource_variable_ops import variable_accessed
 
 
 @cache

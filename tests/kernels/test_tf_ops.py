@@ -1,0 +1,247 @@
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+from hypothesis import given, settings
+from numpy.typing import NDArray
+
+from rankhouse.kernels import arrays, tf_ops
+from rankhouse.kernels.errors import ArgumentError
+from tests.kernels.batches import BAD_IDS, Batch, bad_id_message, batches, make_batch, with_bad_id
+
+PROPERTY = settings(deadline=None, max_examples=40, derandomize=True)
+
+
+def lookup_and_gradients(batch: Batch) -> tuple[tf.Tensor, list[tf.IndexedSlices], list[tf.Variable]]:
+    variables = [tf.Variable(table) for table in batch.tables]
+    with tf.GradientTape() as tape:
+        pooled = tf_ops.pooled_lookup(variables, batch.ids, batch.offsets, **batch.lookup)
+        loss = tf.reduce_sum(pooled * batch.grad)
+    return pooled, tape.gradient(loss, variables), variables
+
+
+@PROPERTY
+@given(batch=batches())
+def test_ops_equal_the_array_view(batch: Batch) -> None:
+    pooled, slices, _ = lookup_and_gradients(batch)
+    np.testing.assert_array_equal(pooled, arrays.pooled_lookup(batch.tables, batch.ids, batch.offsets, **batch.lookup))
+    expected = arrays.pooled_lookup_gradient(
+        batch.grad, batch.ids, batch.offsets, tables_shape=batch.tables_shape, **batch.lookup
+    )
+    for t, truth in enumerate(expected):
+        if slices[t] is None:  # no operation at all reads a table when nothing is looked up
+            assert len(truth.ids) == 0
+            continue
+        np.testing.assert_array_equal(slices[t].indices, truth.ids)
+        np.testing.assert_array_equal(slices[t].values, truth.rows)
+        np.testing.assert_array_equal(slices[t].dense_shape, batch.tables_shape[t])
+
+
+def tensorflow_truth(batch: Batch, variables: list[tf.Variable]) -> tf.Tensor:
+    """The same lookup by TensorFlow's own operations."""
+    columns = []
+    for f, table in enumerate(batch.feature_tables):
+        begin = f * batch.batch_size
+        splits = batch.offsets[begin : begin + batch.batch_size + 1]
+        ragged = tf.RaggedTensor.from_row_splits(batch.ids[splits[0] : splits[-1]], splits - splits[0])
+        rows = tf.gather(variables[table], ragged)
+        columns.append(tf.reduce_sum(rows, 1) if batch.combiners[f] == "sum" else tf.reduce_mean(rows, 1))
+    return tf.concat(columns, 1)
+
+
+def test_values_and_gradients_equal_tensorflows() -> None:
+    shapes = [(50, 16), (7, 5), (900, 32)]
+    batch = make_batch(4, shapes=shapes, feature_tables=[0, 1, 2, 0], batch_size=60)
+    # TensorFlow's mean of an empty bag is not a number: leave only bags that have ids.
+    batch = Batch(
+        tables=batch.tables,
+        feature_tables=batch.feature_tables,
+        combiners=["mean", "sum", "mean", "sum"],
+        ids=np.arange(480, dtype=np.int64) * 5 % 7,
+        offsets=np.arange(0, 481, 2, dtype=np.int64),
+        grad=batch.grad,
+    )
+    pooled, slices, variables = lookup_and_gradients(batch)
+    with tf.GradientTape() as tape:
+        truth = tensorflow_truth(batch, variables)
+        loss = tf.reduce_sum(truth * batch.grad)
+    np.testing.assert_allclose(pooled, truth, rtol=1e-5, atol=1e-5)
+    for ours, theirs in zip(slices, tape.gradient(loss, variables), strict=True):
+        np.testing.assert_allclose(tf.convert_to_tensor(ours), tf.convert_to_tensor(theirs), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("combiner", ["sum", "mean"])
+def test_gradient_equals_that_of_embedding_lookup_sparse(combiner: str) -> None:
+    batch = make_batch(8, shapes=[(30, 8)], feature_tables=[0], batch_size=20, combiners=[combiner])
+    ids = tf.RaggedTensor.from_row_splits(batch.ids, batch.offsets).to_sparse()
+    pooled, slices, variables = lookup_and_gradients(batch)
+    with tf.GradientTape() as tape:
+        truth = tf.nn.safe_embedding_lookup_sparse(variables[0], ids, combiner=combiner)
+        loss = tf.reduce_sum(truth * batch.grad)
+    np.testing.assert_allclose(pooled, truth, rtol=1e-5, atol=1e-5)
+    theirs = tape.gradient(loss, variables[0])
+    np.testing.assert_allclose(tf.convert_to_tensor(slices[0]), tf.convert_to_tensor(theirs), rtol=1e-5, atol=1e-5)
+
+
+def test_function_with_unknown_sizes_trains() -> None:
+    variables = [tf.Variable(tf.ones((20, 4))), tf.Variable(tf.ones((5, 3)))]
+    sums = [tf.Variable(tf.fill(variable.shape, 0.1)) for variable in variables]
+    unknown = tf.TensorSpec([None], tf.int64)
+
+    @tf.function(input_signature=[unknown, unknown])
+    def step(ids: tf.Tensor, offsets: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            pooled = tf_ops.pooled_lookup(
+                variables, ids, offsets, feature_tables=[0, 1, 0], combiners=["sum", "mean", "mean"]
+            )
+            assert pooled.shape.as_list() == [None, 11]
+            loss = tf.reduce_sum(pooled)
+        slices = tape.gradient(loss, variables)
+        assert slices[0].values.shape.as_list() == [None, 4]
+        for variable, accumulator, gradient in zip(variables, sums, slices, strict=True):
+            tf_ops.apply_adagrad(variable, accumulator, gradient, 0.1)
+        return loss
+
+    losses = [float(step(np.arange(6) % 5, np.arange(7))) for _ in range(3)]
+    assert losses == sorted(losses, reverse=True)
+    assert losses[0] == 22.0
+    assert float(step(np.zeros(0, np.int64), np.zeros(1, np.int64))) == 0.0  # an empty batch
+    seen = {variable.ref() for variable in step.get_concrete_function().graph.variables}
+    assert seen >= {variable.ref() for variable in variables}
+
+
+def test_static_shapes_are_inferred() -> None:
+    table = tf.Variable(tf.ones((20, 4)))
+
+    @tf.function
+    def pool(ids: tf.Tensor, offsets: tf.Tensor) -> tf.Tensor:
+        return tf_ops.pooled_lookup([table], ids, offsets, feature_tables=[0, 0], combiners=["sum", "sum"])
+
+    specs = (tf.TensorSpec([None], tf.int64), tf.TensorSpec([9], tf.int64))
+    assert pool.get_concrete_function(*specs).output_shapes.as_list() == [4, 8]
+
+
+@pytest.mark.parametrize("in_function", [False, True])
+@pytest.mark.parametrize("bad_id", BAD_IDS)
+def test_bad_ids_are_named(bad_id: int, in_function: bool) -> None:
+    batch = with_bad_id(bad_id)
+    variables = [tf.Variable(table) for table in batch.tables]
+
+    def pool() -> tf.Tensor:
+        return tf_ops.pooled_lookup(variables, batch.ids, batch.offsets, **batch.lookup)
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match=bad_id_message(bad_id)):
+        tf.function(pool)() if in_function else pool()
+
+
+@pytest.mark.parametrize(
+    ("ids", "offsets", "message"),
+    [
+        ([0, 1], [0, 1, 2], "offsets have 3 elements: expected F . B . 1 with F = 3 features"),
+        ([0, 1], [0, 1, 2, 9], "offsets run from 0 to 9: expected 0 to the number of ids, 2"),
+        ([0, 1], [0, 2, 1, 2], "offsets of feature 1 run from 2 to 1"),
+        ([[0, 1]], [0, 1, 2, 2], "expected .N. and .F . B . 1."),
+    ],
+)
+def test_wrong_offsets_are_refused(ids: Any, offsets: Any, message: str) -> None:
+    table = tf.Variable(tf.ones((20, 4)))
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        tf_ops.pooled_lookup(
+            [table], np.array(ids), np.array(offsets), feature_tables=[0] * 3, combiners=["sum", "mean", "sum"]
+        )
+
+
+@pytest.mark.parametrize(
+    ("variable", "message"),
+    [
+        (tf.Variable(tf.ones((2, 3), tf.float64)), "is float64 of shape .2, 3.: expected float32"),
+        (tf.Variable(tf.ones(3)), "shape .3,.: expected float32 .rows, width."),
+        (tf.Variable(tf.ones((2, 3)), shape=tf.TensorShape([None, 3])), "shape .None, 3."),
+    ],
+)
+def test_variables_of_another_kind_are_refused(variable: tf.Variable, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        tf_ops.pooled_lookup([variable], np.zeros(1, int), np.array([0, 1]), feature_tables=[0], combiners=["sum"])
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"feature_tables": [1]}, "feature 0 names table 1, but there are 1"),
+        ({"combiners": ["max"]}, "feature 0 has combiner 'max'"),
+        ({"combiners": []}, "0 combiners for 1 features"),
+    ],
+)
+def test_wrong_features_are_refused(changed: dict[str, Any], message: str) -> None:
+    table = tf.Variable(tf.ones((20, 4)))
+    features: dict[str, Any] = {"feature_tables": [0], "combiners": ["sum"]}
+    with pytest.raises(ArgumentError, match=message):
+        tf_ops.pooled_lookup([table], np.zeros(1, int), np.array([0, 1]), **(features | changed))
+
+
+def random_slices(seed: int, num_ids: int) -> tf.IndexedSlices:
+    rng = np.random.default_rng(seed)
+    ids: NDArray[np.int64] = rng.integers(0, 12, num_ids)
+    values = rng.standard_normal((num_ids, 6)).astype(np.float32)
+    return tf.IndexedSlices(tf.constant(values), tf.constant(ids), tf.constant([12, 6], tf.int64))
+
+
+def test_adagrad_equals_keras() -> None:
+    ours, theirs = tf.Variable(tf.ones((12, 6))), tf.Variable(tf.ones((12, 6)))
+    accumulator = tf.Variable(tf.fill((12, 6), 0.1))
+    optimizer = tf_keras.optimizers.legacy.Adagrad(0.05, initial_accumulator_value=0.1, epsilon=1e-7)
+    for seed in range(20):
+        slices = random_slices(seed, num_ids=9)
+        optimizer.apply_gradients([(slices, theirs)])
+        tf_ops.apply_adagrad(ours, accumulator, tf_ops.combine_duplicates(slices, 12), 0.05)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(accumulator, optimizer.get_slot(theirs, "accumulator"), rtol=1e-5)
+
+
+def test_sgd_equals_keras() -> None:
+    ours, theirs = tf.Variable(tf.ones((12, 6))), tf.Variable(tf.ones((12, 6)))
+    optimizer = tf_keras.optimizers.legacy.SGD(0.05)
+    for seed in range(20):
+        slices = random_slices(seed, num_ids=9)
+        optimizer.apply_gradients([(slices, theirs)])
+        tf_ops.apply_sgd(ours, tf_ops.combine_duplicates(slices, 12), 0.05)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_an_update_does_not_reach_what_was_read_before() -> None:
+    table = tf.Variable(tf.ones((12, 6)))
+    before = table.read_value()
+    tf_ops.apply_sgd(table, tf_ops.combine_duplicates(random_slices(0, num_ids=9), 12), 1.0)
+    np.testing.assert_array_equal(before, np.ones((12, 6)))
+    assert np.any(table.numpy() != 1)
+
+
+@pytest.mark.parametrize(
+    ("ids", "values", "message"),
+    [
+        ([1, 1], tf.ones((2, 6)), "must increase, but 1 at position 1 follows 1: combine duplicates first"),
+        ([1, 12], tf.ones((2, 6)), "id 12 at position 1 of the gradient is out of range: table 0 has 12 rows"),
+        ([1, 2], tf.ones((3, 6)), "expected .U., .U, D. and"),
+        ([1, 2], tf.ones((2, 5)), r"expected an initialized one of shape \[12,5\]"),
+    ],
+)
+def test_wrong_gradients_change_nothing(ids: list[int], values: tf.Tensor, message: str) -> None:
+    table, accumulator = tf.Variable(tf.ones((12, 6))), tf.Variable(tf.ones((12, 6)))
+    slices = tf.IndexedSlices(values, tf.constant(ids, tf.int64))
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        tf_ops.apply_sgd(table, slices, 1.0)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        tf_ops.apply_adagrad(table, accumulator, slices, 1.0)
+    np.testing.assert_array_equal(table, np.ones((12, 6)))
+    np.testing.assert_array_equal(accumulator, np.ones((12, 6)))
+
+
+def test_adagrad_refuses_an_accumulator_of_another_shape() -> None:
+    table = tf.Variable(tf.ones((12, 6)))
+    slices = tf.IndexedSlices(tf.ones((1, 6)), tf.constant([1], tf.int64))
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"expected an initialized one of shape \[12,6\]"):
+        tf_ops.apply_adagrad(table, tf.Variable(tf.ones((11, 6))), slices, 1.0)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="the same variable"):
+        tf_ops.apply_adagrad(table, table, slices, 1.0)
