@@ -55,10 +55,12 @@ class Bags:
         return Bags(self.ids[np.repeat(self.offsets[order], lengths) + within], offsets)
 
     def part(self, begin: int, end: int) -> "Bags":
-        """The rows of a range, without copying."""
+        """The rows of a range, without copying the ids."""
         if self.offsets is None:
             return Bags(self.ids[begin:end], None)
-        return Bags(self.ids[self.offsets[begin] : self.offsets[end]], self.offsets[begin : end + 1])
+        # The offsets begin at 0 again, so that a part can be cut once more.
+        offsets = self.offsets[begin : end + 1]
+        return Bags(self.ids[offsets[0] : offsets[-1]], offsets - offsets[0])
 
     def lengths(self) -> npt.NDArray[np.int32]:
         """Ids in each row, int32 [n]."""
