@@ -9,6 +9,8 @@ from typing import Any
 import grpc
 import numpy as np
 import numpy.typing as npt
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
 from rankhouse.embedding_cache.format.raw import RawBatch
 from rankhouse.serving.errors import (
     InvalidTensorsError,
@@ -18,7 +20,6 @@ from rankhouse.serving.errors import (
     TritonUnavailableError,
     UnknownModelError,
 )
-from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 _ERRORS = {
     grpc.StatusCode.UNAVAILABLE: TritonUnavailableError,

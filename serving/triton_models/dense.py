@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy.typing as npt
 import onnxruntime
+
 from rankhouse.embedding_cache.format.version import Version
 from rankhouse.serving.errors import InvalidTensorsError
 

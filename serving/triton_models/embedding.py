@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy.typing as npt
+
 from rankhouse.embedding_cache.engine import EmbeddingEngine
 from rankhouse.embedding_cache.errors import BatchError
 from rankhouse.embedding_cache.format.version import Version

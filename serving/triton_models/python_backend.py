@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
+
 from rankhouse.embedding_cache.format.version import VersionStore
 from rankhouse.serving.errors import InvalidTensorsError
 from rankhouse.serving.triton_models.step import Step

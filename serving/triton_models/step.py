@@ -3,6 +3,7 @@
 from typing import Any, Protocol
 
 import numpy.typing as npt
+
 from rankhouse.embedding_cache.format.version import Version
 
 

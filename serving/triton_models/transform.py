@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
 from rankhouse.embedding_cache.format.errors import TransformError
 from rankhouse.embedding_cache.format.raw import RawBatch
 from rankhouse.embedding_cache.format.transform import CompiledTransform
