@@ -5,6 +5,7 @@ Shapes: B samples, F features, N ids in all, D a table's width, E the sum of the
 
 import numpy as np
 import numpy.typing as npt
+
 from rankhouse.embedding_cache.errors import BatchError
 from rankhouse.embedding_cache.format.version import Version
 from rankhouse.kernels import arrays

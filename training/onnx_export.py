@@ -17,6 +17,7 @@ import onnxruntime
 import tensorflow as tf
 import tf2onnx
 import tf_keras as keras
+
 from rankhouse.training.errors import ExportError
 
 Floats = npt.NDArray[np.float32]
@@ -52,13 +53,14 @@ def write_onnx(model: keras.Model, path: Path, *, num_dense: int, embeddings_dim
     try:
         with _quiet():
             proto, _ = tf2onnx.convert.from_function(scores, input_signature=signature, opset=OPSET)
+        # An operation that tf2onnx does not know stays in as it is.
+        onnx.checker.check_model(proto)
     except Exception as exc:  # tf2onnx raises whatever its passes raise.
         raise ExportError(f"the dense part cannot be written as ONNX: {exc}") from exc
     proto.producer_name, proto.producer_version = "rankhouse", version("rankhouse")
     proto.doc_string = "The dense part of a ranking model: continuous features and pooled embeddings to probabilities."
     for value in (*proto.graph.input, *proto.graph.output):
         value.type.tensor_type.shape.dim[0].dim_param = "B"
-    onnx.checker.check_model(proto)
     path.write_bytes(proto.SerializeToString())
     _compare(path, scores, num_dense=num_dense, embeddings_dim=embeddings_dim)
 
@@ -82,8 +84,10 @@ def _compare(path: Path, scores: Any, *, num_dense: int, embeddings_dim: int) ->
         embeddings = random.standard_normal((num_samples, embeddings_dim), np.float32)
         expected = scores(tf.constant(dense), tf.constant(embeddings))["scores"].numpy()
         found = scorer.score(dense, embeddings)
-        if found.shape != expected.shape:
-            raise ExportError(f"the ONNX file gives scores {list(found.shape)}, TensorFlow {list(expected.shape)}")
+        if found.shape != (num_samples,):
+            raise ExportError(
+                f"the dense part gives scores {list(found.shape)} for {num_samples} samples; expected [B]"
+            )
         # Written so that a NaN on either side is refused.
         if not (np.abs(found - expected) <= TOLERANCE).all():
             raise ExportError(
@@ -94,10 +98,10 @@ def _compare(path: Path, scores: Any, *, num_dense: int, embeddings_dim: int) ->
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """tf2onnx logs each of its passes; only what goes wrong is of interest."""
+    """tf2onnx logs each of its passes; what goes wrong becomes an error of ours."""
     logger = logging.getLogger("tf2onnx")
     level = logger.level
-    logger.setLevel(logging.ERROR)
+    logger.setLevel(logging.CRITICAL)
     try:
         yield
     finally:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
 from rankhouse.embedding_cache.format.errors import ContentError
 from rankhouse.embedding_cache.format.files import is_sha256
 from rankhouse.embedding_cache.format.segment import SegmentRecord

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
 from rankhouse.embedding_cache.format.errors import ContentError, CorruptFileError
 from rankhouse.embedding_cache.format.files import FORMAT_VERSION, FileRecord, check_content, flush
 from rankhouse.embedding_cache.format.tensors import read_metadata, read_tensors, write_tensor_blocks

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import safetensors
 import safetensors.numpy
+
 from rankhouse.embedding_cache.format.errors import ContentError, CorruptFileError
 from rankhouse.embedding_cache.format.files import FileRecord, flush
 

@@ -1,11 +1,11 @@
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
+
 from rankhouse.cli.main import app
 from rankhouse.embedding_cache.format.errors import CorruptFileError, VersionNotFoundError
 from rankhouse.embedding_cache.format.version import VersionStore
-from typer.testing import CliRunner
-
 from tests.embedding_cache.format.small_store import small_content
 
 

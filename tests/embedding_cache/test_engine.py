@@ -3,11 +3,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from rankhouse.embedding_cache.engine import EmbeddingEngine
 from rankhouse.embedding_cache.errors import BatchError
 from rankhouse.embedding_cache.format.version import Version, VersionStore
 from rankhouse.kernels.errors import KernelError
-
 from tests.embedding_cache.format.small_store import rows_of, small_content
 
 TABLES = {"C1": rows_of(11, 3), "C2": rows_of(5, 2)}

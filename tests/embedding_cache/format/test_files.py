@@ -3,6 +3,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from rankhouse.embedding_cache.format.errors import ContentError, CorruptFileError, ManifestError
 from rankhouse.embedding_cache.format.files import FileRecord, Manifest, commit_manifest, file_record, read_manifest
 
@@ -34,9 +35,7 @@ def test_reads_back_what_was_committed(tmp_path: Path) -> None:
 
 
 def test_refuses_a_folder_without_manifest(tmp_path: Path) -> None:
-    with pytest.raises(
-        ManifestError, match=r"json: not found: it was never completed; write the thing again"
-    ):
+    with pytest.raises(ManifestError, match=r"json: not found: it was never completed; write the thing again"):
         read_manifest(tmp_path, kind="thing")
     with pytest.raises(ManifestError, match="there is no such folder"):
         read_manifest(tmp_path / "nowhere", kind="thing")

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import safetensors
 import safetensors.numpy
+
 from rankhouse.embedding_cache.format.errors import ContentError, CorruptFileError
 from rankhouse.embedding_cache.format.files import file_record
 from rankhouse.embedding_cache.format.tensors import (

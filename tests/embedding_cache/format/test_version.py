@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from rankhouse.embedding_cache.format.errors import (
     ContentError,
     CorruptFileError,
@@ -16,7 +17,6 @@ from rankhouse.embedding_cache.format.errors import (
 from rankhouse.embedding_cache.format.golden import GoldenRequest
 from rankhouse.embedding_cache.format.records import FeatureContent, FeatureRecord, TableContent
 from rankhouse.embedding_cache.format.version import Version, VersionStore
-
 from tests.embedding_cache.format.small_store import blocks_of, rows_of, small_content
 
 ROOT = Path(__file__).parents[3]

@@ -1,0 +1,264 @@
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import tensorflow as tf
+from typer.testing import CliRunner
+
+from rankhouse.cli.main import app
+from rankhouse.embedding_cache.format.errors import ContentError
+from rankhouse.embedding_cache.format.feature import DenseSteps, Feature
+from rankhouse.embedding_cache.format.raw import RawBatch
+from rankhouse.embedding_cache.format.transform import CompiledTransform
+from rankhouse.embedding_cache.format.version import VersionStore
+from rankhouse.embedding_cache.format.vocabulary import TextValues, Vocabularies
+from rankhouse.training.checkpoint import save_checkpoint
+from rankhouse.training.checkpoint_files import Checkpoint
+from rankhouse.training.config import Config, DataConfig, ModelConfig
+from rankhouse.training.data.feature_spec import FeatureSpec
+from rankhouse.training.data.loader import BatchLoader
+from rankhouse.training.data.prepared import PreparedDataset, Split, SplitFile, TableInfo
+from rankhouse.training.data.raw_sample import load_raw_sample, save_raw_sample
+from rankhouse.training.errors import CheckpointError, DatasetError, ExportError, RunFolderError
+from rankhouse.training.export import export_version
+from rankhouse.training.onnx_export import write_onnx
+from rankhouse.training.ranking_model import RankingModel
+from rankhouse.training.ranks import Ranks
+from rankhouse.training.run_folder import Result, RunFolder
+
+SPEC = FeatureSpec.from_document(
+    {
+        "name": "small",
+        "label": "label",
+        "features": [
+            {"name": "age", "kind": "continuous", "dtype": "int64", "clip_min": 0, "log": True, "normalize": False},
+            {"name": "city", "kind": "categorical", "dtype": "text", "dim": 4},
+            {"name": "price", "kind": "continuous", "normalize": False},
+            {"name": "home", "kind": "categorical", "dtype": "text", "table": "city", "combiner": "sum"},
+            {"name": "items", "kind": "categorical", "dtype": "int64", "list": True, "dim": 4},
+        ],
+    }
+)
+CITIES = ["rome", "oslo", "köln", "lima"]
+ITEMS = [7, -3, 2**40, 11, 12]
+STEPS = {"age": DenseSteps(clip_min=0.0, log=True), "price": DenseSteps()}
+
+
+def compiled_transform() -> CompiledTransform:
+    features = [
+        Feature(f.name, "continuous", f.dtype, steps=STEPS[f.name])
+        if f.kind == "continuous"
+        else Feature(f.name, "categorical", f.dtype, f.is_list, table=f.table, dim=f.dim, combiner=f.combiner)
+        for f in SPEC.features
+    ]
+    known = {"city": TextValues.of(CITIES), "items": np.array(ITEMS, np.int64)}
+    return CompiledTransform(features, Vocabularies.build(known))
+
+
+def random_rows(seed: int, num_rows: int) -> list[dict[str, Any]]:
+    random = np.random.default_rng(seed)
+    return [
+        {
+            "age": int(random.integers(-5, 90)),
+            "price": None if random.random() < 0.2 else float(random.normal()),
+            "city": str(random.choice([*CITIES, "atlantis", ""])),
+            "home": str(random.choice(CITIES)),
+            "items": [int(item) for item in random.choice([*ITEMS, 99], random.integers(0, 4))],
+        }
+        for _ in range(num_rows)
+    ]
+
+
+def write_split(folder: Path, name: str, rows: list[dict[str, Any]]) -> Split:
+    """Writes what preprocessing would, in two files."""
+    transform = compiled_transform()
+    files = []
+    for number, part in enumerate((rows[: len(rows) // 3], rows[len(rows) // 3 :])):
+        batch = transform.apply(RawBatch.from_rows(transform.features, part))
+        bags = np.split(batch.ids, np.cumsum(batch.lengths.ravel())[:-1])
+        columns: dict[str, Any] = {"label": np.arange(len(part), dtype=np.float32) % 2}
+        for index, feature in enumerate(SPEC.continuous):
+            columns[feature.name] = batch.dense[:, index]
+        for index, feature in enumerate(SPEC.categorical):
+            ids = [bag.tolist() for bag in bags[index * len(part) : (index + 1) * len(part)]]
+            kind = pa.list_(pa.int64()) if feature.is_list else pa.int64()
+            columns[feature.name] = pa.array(ids if feature.is_list else [bag[0] for bag in ids], kind)
+        files.append(SplitFile(f"{name}/part-{number}.parquet", len(part)))
+        (folder / name).mkdir(exist_ok=True, parents=True)
+        pq.write_table(pa.table(columns), folder / files[-1].name)
+    save_raw_sample(folder / name, rows[:64])
+    return Split(tuple(files), 0.5, {})
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    """A run of no steps: its checkpoint holds initial values."""
+    data = tmp_path / "data"
+    splits = {name: write_split(data, name, random_rows(seed, 40)) for seed, name in enumerate(("train", "valid"))}
+    SPEC.save(data / "feature_spec.yaml")
+    compiled_transform().save(data)
+    tables = {"city": TableInfo(3 + len(CITIES), 4), "items": TableInfo(3 + len(ITEMS), 4)}
+    dataset = PreparedDataset(data, SPEC, splits, tables)
+    dataset.commit()
+    config = Config(data=DataConfig(path=str(data)), model=ModelConfig(bottom_mlp=(8,), top_mlp=(8,)))
+    run = RunFolder.create(tmp_path / "runs/small", config)
+    ranks = Ranks.init()
+    save_checkpoint(
+        run.checkpoints, RankingModel.build(config, dataset, ranks=ranks).state, ranks=ranks, step=0, document={}
+    )
+    return run
+
+
+def checkpoint_of(run: RunFolder) -> Checkpoint:
+    assert run.latest_checkpoint is not None
+    return Checkpoint.open(run.latest_checkpoint)
+
+
+def test_a_version_holds_what_the_checkpoint_holds(run: RunFolder, tmp_path: Path) -> None:
+    exported = export_version(run.path, store=tmp_path / "store", model="small")
+    version = VersionStore(tmp_path / "store").open(model="small")
+    assert version == exported
+    for table in version.tables:
+        rows = np.concatenate([block.rows for block in checkpoint_of(run).rows(table.name)])
+        np.testing.assert_array_equal(np.concatenate(version.segments(table)), rows)
+    assert [(f.name, f.table, f.combiner, f.column_begin) for f in version.features] == [
+        ("city", "city", "mean", 0),
+        ("home", "city", "sum", 4),
+        ("items", "items", "mean", 8),
+    ]
+    assert version.metrics == {"run": "small", "step": 0}
+    for name in ("transform.json", "transform.safetensors"):
+        assert (version.path / name).read_bytes() == (run.dataset / name).read_bytes()
+
+
+def test_golden_requests_are_raw_rows_with_the_scores_of_the_trainer(run: RunFolder, tmp_path: Path) -> None:
+    version = export_version(run.path, store=tmp_path / "store", model="small")
+    assert [row for golden in version.golden() for row in golden.rows()] == load_raw_sample(run.dataset / "valid")
+    dataset = PreparedDataset.open(run.dataset)
+    model = RankingModel.build(run.config, dataset, ranks=Ranks.init())
+    batch = next(BatchLoader(dataset, "valid", batch_size=40, shuffle=False, num_lanes=1).batches())
+    logits = model.logits(tf.constant(batch.dense), tf.constant(batch.ids), tf.constant(batch.lengths))
+    scores = [score for golden in version.golden() for score in golden.scores]
+    np.testing.assert_allclose(scores, tf.sigmoid(logits).numpy(), atol=1e-6)
+    assert np.std(scores) > 1e-3
+
+
+def test_the_dense_part_takes_any_batch_and_says_where_it_is_from(run: RunFolder, tmp_path: Path) -> None:
+    path = export_version(run.path, store=tmp_path / "store", model="small").dense_path
+    proto = onnx.load(path)
+    assert proto.producer_name == "rankhouse"
+    shapes = {value.name: str(value.type) for value in (*proto.graph.input, *proto.graph.output)}
+    assert list(shapes) == ["dense", "embeddings", "scores"]
+    assert all('dim_param: "B"' in shape for shape in shapes.values())
+    session = onnxruntime.InferenceSession(path)
+    for num_samples in (0, 1, 33):
+        inputs = {"dense": np.ones((num_samples, 2), np.float32), "embeddings": np.ones((num_samples, 12), np.float32)}
+        assert session.run(["scores"], inputs)[0].shape == (num_samples,)
+
+
+def test_the_same_checkpoint_again_shares_its_segments(run: RunFolder, tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    first = export_version(run.path, store=tmp_path / "store", model="small")
+    second = export_version(
+        run.path, store=tmp_path / "store", model="small", on_bytes=lambda written, total: seen.append((written, total))
+    )
+    assert VersionStore(tmp_path / "store").names() == [first.name, second.name]
+    assert len(list((tmp_path / "store/segments").iterdir())) == 2
+    assert seen[-1] == (16 * (7 + 8), 16 * (7 + 8))
+
+
+def test_a_finished_run_brings_its_auc(run: RunFolder, tmp_path: Path) -> None:
+    run.write_result(Result(num_steps=0, num_samples=0, num_ranks=1, seconds=0.0, auc=0.75, valid_loss=0.5))
+    version = export_version(run.path, store=tmp_path / "store", model="small")
+    assert (version.metrics["auc"], version.metrics["valid_loss"]) == (0.75, 0.5)
+
+
+def test_the_command_prints_name_bytes_and_rows(run: RunFolder, tmp_path: Path) -> None:
+    arguments = ["export", str(run.path), "--store", str(tmp_path / "store"), "--model", "small"]
+    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, arguments, catch_exceptions=False)
+    (name,) = VersionStore(tmp_path / "store").names()
+    assert re.search(rf"{name} of small in .*store: [\d,]+ bytes, 15 rows in 2 tables, \d+\.\d s", result.output)
+    assert "golden requests: 40 rows reproduced" in result.output
+
+
+def swap_raw_rows(run: RunFolder) -> None:
+    rows = load_raw_sample(run.dataset / "valid")
+    save_raw_sample(run.dataset / "valid", rows[::-1])
+
+
+def lose_raw_rows(run: RunFolder) -> None:
+    (run.dataset / "valid/raw_sample.json").unlink()
+
+
+def refit_transform(run: RunFolder) -> None:
+    path = run.dataset / "transform.json"
+    document = json.loads(path.read_text())
+    document["features"][2]["steps"]["fill"] = 3.0
+    path.write_text(json.dumps(document))
+
+
+def damage_table(run: RunFolder) -> None:
+    # The last row, which no golden request needs, so that only the copying can find it.
+    path = max((checkpoint_of(run).path / "tables").glob("items.weights.*"))
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+
+
+def lose_checkpoint(run: RunFolder) -> None:
+    (checkpoint_of(run).path / "manifest.json").unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "error", "message"),
+    [
+        (swap_raw_rows, ExportError, r"candidate \d+ of golden request \d scores 0\.\d+, the trainer gives it 0\.\d+"),
+        (refit_transform, ExportError, r"candidate \d+ of golden request \d scores .*The row: \{'age'"),
+        (lose_raw_rows, DatasetError, r"raw_sample\.json: holds no raw rows .*preprocess again"),
+        (damage_table, CheckpointError, r"items\.weights\..*its content was altered"),
+        (lose_checkpoint, RunFolderError, "has no checkpoint yet"),
+    ],
+)
+def test_refuses_what_does_not_score_as_it_was_trained(
+    run: RunFolder, tmp_path: Path, damage: Callable[[RunFolder], None], error: type[Exception], message: str
+) -> None:
+    damage(run)
+    with pytest.raises(error, match=message):
+        export_version(run.path, store=tmp_path / "store", model="small")
+    assert not list((tmp_path / "store").glob("versions/*"))
+
+
+def test_refuses_a_model_name_that_cannot_stand_in_a_path(run: RunFolder, tmp_path: Path) -> None:
+    with pytest.raises(ContentError, match="'a/b' cannot be a model's name"):
+        export_version(run.path, store=tmp_path / "store", model="a/b")
+
+
+def test_refuses_a_dense_part_that_is_not_finite(tmp_path: Path) -> None:
+    def model(inputs: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
+        return tf.reduce_sum(inputs[0], axis=1) * float("nan")
+
+    with pytest.raises(ExportError, match=r"differ by nan on random input.*are the model's weights finite"):
+        write_onnx(model, tmp_path / "dense.onnx", num_dense=2, embeddings_dim=4)
+
+
+def test_refuses_a_dense_part_that_onnx_cannot_say(tmp_path: Path) -> None:
+    def model(inputs: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
+        return tf.numpy_function(lambda dense: dense.sum(axis=1), [inputs[0]], tf.float32)
+
+    with pytest.raises(ExportError, match="cannot be written as ONNX"):
+        write_onnx(model, tmp_path / "dense.onnx", num_dense=2, embeddings_dim=4)
+
+
+def test_refuses_a_dense_part_that_gives_a_column(tmp_path: Path) -> None:
+    def model(inputs: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
+        return inputs[0][:, :1]
+
+    with pytest.raises(ExportError, match=r"gives \[0, 1\] scores for 0 samples; expected \[B\]"):
+        write_onnx(model, tmp_path / "dense.onnx", num_dense=2, embeddings_dim=4)
