@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
+
 from rankhouse.embedding_cache.format.feature import RawType
 from rankhouse.training.errors import FeatureSpecError
 
@@ -158,7 +159,7 @@ class FeatureSpec:
         if owner is None or owner.table != owner.name:
             owners = [other.name for other in self.categorical if other.table == other.name]
             raise FeatureSpecError(
-                f"feature {feature.name!r}: table {feature.table!r} is no table; {_nearest(feature.table, owners)}"
+                f"feature {feature.name!r}: table {feature.table!r} is no table; {nearest_hint(feature.table, owners)}"
             )
         if owner.dtype != feature.dtype:
             raise FeatureSpecError(
@@ -285,7 +286,7 @@ def _check_keys(place: str, entry: Any, keys: Mapping[str, tuple[type, ...]], *,
         raise FeatureSpecError(f"{place}: expected keys and values, found {type(entry).__name__}")
     for key, value in entry.items():
         if key not in keys:
-            raise FeatureSpecError(f"{place}: unknown key {key!r}; {_nearest(str(key), keys)}")
+            raise FeatureSpecError(f"{place}: unknown key {key!r}; {nearest_hint(str(key), keys)}")
         if not isinstance(value, keys[key]) or (isinstance(value, bool) and bool not in keys[key]):
             expected = " or ".join(kind.__name__ for kind in keys[key])
             raise FeatureSpecError(f"{place}: {key} is {expected}, not {type(value).__name__} {value!r}")
@@ -294,6 +295,7 @@ def _check_keys(place: str, entry: Any, keys: Mapping[str, tuple[type, ...]], *,
             raise FeatureSpecError(f"{place}: the key {key!r} is missing")
 
 
-def _nearest(name: str, known: Sequence[str] | Mapping[str, Any]) -> str:
+def nearest_hint(name: str, known: Sequence[str] | Mapping[str, Any]) -> str:
+    """Says which known name is meant, or which there are."""
     nearest = difflib.get_close_matches(name, list(known), n=1)
     return f"did you mean {nearest[0]!r}?" if nearest else f"known are {', '.join(known)}"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
 from rankhouse.training.data.lanes import Block
 from rankhouse.training.data.prepared import PreparedDataset
 from rankhouse.training.data.rows import Rows

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+
 from rankhouse.training.data.feature_spec import FeatureSpec
 
 

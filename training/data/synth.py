@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
+
 from rankhouse.training.data.teacher import CATEGORICAL, INTEGERS, Sample, Teacher
 from rankhouse.training.errors import SynthesisError
 

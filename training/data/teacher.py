@@ -25,6 +25,7 @@ Ints = npt.NDArray[np.int64]
 _KNOWN_RANKS = 65_536
 _CHURNING_CARDINALITY = 1_000
 _RANK_BITS = 24  # An id is its popularity rank below its generation; both fit 32 bits.
+_FADING_RANKS = 100.0
 _FACTORS = 4
 _INTERACTING = ("C2", "C5", "C6", "C14", "C17", "C20", "C22", "C23", "C25")
 _NUMBER_INTERACTIONS = (("I2", "C9"), ("I5", "C8"), ("I11", "C6"))
@@ -224,7 +225,7 @@ class Teacher:
         index = CATEGORICAL.index(column)
         chances = column.probabilities()
         ranks = np.arange(len(chances))
-        fading = 1.0 / np.sqrt(1.0 + ranks / 100.0)
+        fading = 1.0 / np.sqrt(1.0 + ranks / _FADING_RANKS)
 
         def drawn(day: int) -> Floats:
             ids = ranks | _generations(index, ranks, day) << _RANK_BITS
