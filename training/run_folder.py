@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rankhouse.training.checkpoint_files import latest_checkpoint
 from rankhouse.training.config import Config, parse_config
 from rankhouse.training.errors import RunFolderError
 
@@ -109,8 +110,7 @@ class RunFolder:
     @property
     def latest_checkpoint(self) -> Path | None:
         """The newest complete checkpoint (one that has a manifest), or None."""
-        complete = [path.parent for path in self.checkpoints.glob("step-*/manifest.json")]
-        return max(complete, default=None)
+        return latest_checkpoint(self.checkpoints)
 
     @property
     def result(self) -> Result | None:

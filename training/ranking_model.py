@@ -1,0 +1,109 @@
+"""A ranking model in training: tables spread over the ranks, dense layers on every rank, one optimizer for both."""
+
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from rankhouse.training.checkpoint import TrainingState
+from rankhouse.training.config import Config
+from rankhouse.training.data.prepared import PreparedDataset
+from rankhouse.training.distributed_embedding import DistributedEmbedding
+from rankhouse.training.dlrm import DLRM
+from rankhouse.training.embedding_specs import EmbeddingSpec, Input
+from rankhouse.training.optimizers import Adagrad, Optimizer, Sgd
+from rankhouse.training.plan import Plan, TableSpec, make_plan
+from rankhouse.training.ranks import Ranks
+
+OPTIMIZERS = {"adagrad": Adagrad, "sgd": Sgd}
+
+
+@dataclass(frozen=True)
+class RankingModel:
+    """Everything that training changes.
+
+    Attributes:
+        embedding: The tables.
+        dense: The dense layers.
+        optimizer: Of both.
+    """
+
+    embedding: DistributedEmbedding
+    dense: DLRM
+    optimizer: Optimizer
+
+    @classmethod
+    def build(cls, config: Config, dataset: PreparedDataset, *, ranks: Ranks) -> "RankingModel":
+        """Makes a model with its initial values, which depend on the seed but not on the number of ranks.
+
+        Raises:
+            ModelError: The model does not fit the dataset.
+            PlanError: There are no tables to place.
+        """
+        dense = build_dense(config, dataset)
+        embedding = DistributedEmbedding(
+            [EmbeddingSpec(table.num_rows, table.dim, name) for name, table in dataset.tables.items()],
+            inputs=[Input(feature.name, feature.table, feature.combiner) for feature in dataset.spec.categorical],
+            ranks=ranks,
+            plan=plan_tables(config, dataset, num_ranks=ranks.size),
+            seed=config.training.seed,
+            name="embedding",
+        )
+        variables = [*embedding.trainable_variables, *dense.trainable_variables]
+        optimizer = OPTIMIZERS[config.training.optimizer](variables, learning_rate=config.training.learning_rate)
+        return cls(embedding, dense, optimizer)
+
+    @property
+    def state(self) -> TrainingState:
+        """What checkpoints hold."""
+        return TrainingState(self.embedding, self.dense.named_variables(), self.optimizer)
+
+    @property
+    def batch_signature(self) -> tuple[tf.TensorSpec, ...]:
+        """The types of a batch: dense, ids, lengths, labels. Functions of it are traced once, whatever the sizes."""
+        return (
+            tf.TensorSpec([None, self.dense.num_dense], tf.float32),
+            tf.TensorSpec([None], tf.int64),
+            tf.TensorSpec([self.dense.num_features, None], tf.int32),
+            tf.TensorSpec([None], tf.float32),
+        )
+
+    def logits(self, dense: tf.Tensor, ids: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
+        """Scores this rank's part of a batch; collective.
+
+        Args:
+            dense: float32 [B, num_dense].
+            ids: int64 [N], feature-major.
+            lengths: int32 [F, B].
+
+        Returns:
+            float32 [B].
+        """
+        return self.dense((dense, self.embedding.lookup(ids, lengths)))
+
+
+def plan_tables(config: Config, dataset: PreparedDataset, *, num_ranks: int) -> Plan:
+    """Decides which rank holds which of a dataset's tables.
+
+    Raises:
+        PlanError: There are no tables to place.
+    """
+    tables = [
+        TableSpec(name, table.num_rows, table.dim, lookups_per_sample=float(len(dataset.spec.tables[name])))
+        for name, table in dataset.tables.items()
+    ]
+    threshold = config.parallel.data_parallel_threshold_rows
+    return make_plan(tables, num_ranks=num_ranks, data_parallel_threshold_rows=threshold)
+
+
+def build_dense(config: Config, dataset: PreparedDataset) -> DLRM:
+    """Makes the dense layers that fit a dataset, with their initial values.
+
+    Raises:
+        ModelError: The model does not fit the dataset.
+    """
+    return DLRM(
+        config.model,
+        num_dense=len(dataset.spec.continuous),
+        feature_dims={feature.name: feature.dim for feature in dataset.spec.categorical},
+        seed=config.training.seed,
+    )

@@ -1,0 +1,128 @@
+"""A run's report: one HTML file with plots and tables to look at, without anything from elsewhere."""
+
+import base64
+import json
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+from rankhouse.training.plots import plot_auc, plot_loss, plot_plan, plot_throughput
+from rankhouse.training.run_folder import RunFolder, write_text
+
+PAGE = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{name} - training report</title>
+<style>
+  body {{ font: 16px/1.5 system-ui, sans-serif; color: #1f2933; margin: 2rem auto; max-width: 72rem; padding: 0 1.5rem; }}
+  h1 {{ margin-bottom: 0; }}
+  h2 {{ margin: 2.5rem 0 .75rem; font-size: 1.2rem; }}
+  .lead {{ color: #5c6873; margin-top: .25rem; }}
+  .figures {{ display: flex; flex-wrap: wrap; gap: 1rem; margin: 1.5rem 0; }}
+  .figures div {{ background: #f4f6f8; border-radius: .5rem; flex: 1 1 8rem; padding: .75rem 1rem; }}
+  .figures b {{ display: block; font-size: 1.5rem; font-weight: 600; white-space: nowrap; }}
+  .figures span {{ color: #5c6873; font-size: .85rem; }}
+  .plots {{ display: grid; gap: 1.5rem; grid-template-columns: repeat(auto-fit, minmax(26rem, 1fr)); }}
+  figure {{ margin: 0; }}
+  figcaption {{ font-weight: 600; }}
+  img {{ height: auto; width: 100%; }}
+  table {{ border-collapse: collapse; font-size: .9rem; width: 100%; }}
+  th, td {{ border-bottom: 1px solid #e6e9ed; padding: .3rem .75rem .3rem 0; text-align: left; vertical-align: top; }}
+  .number {{ font-variant-numeric: tabular-nums; text-align: right; }}
+  pre {{ background: #f4f6f8; border-radius: .5rem; overflow-x: auto; padding: 1rem; }}
+</style>
+<h1>{name}</h1>
+<p class="lead">{lead}</p>
+<div class="figures">{figures}</div>
+<div class="plots">{plots}</div>
+<h2>Who holds which table</h2>
+{plan}
+<h2>Configuration</h2>
+<pre>{config}</pre>
+</html>
+"""
+
+
+def write_report(run: RunFolder) -> None:
+    """Writes `report.html` from what lies in the run's folder; the run may be unfinished."""
+    metrics = run.metrics()
+    plan = json.loads(run.plan_json_file.read_text(encoding="utf-8"))
+    plots = (
+        ("Loss", plot_loss(metrics)),
+        ("AUC", plot_auc(metrics)),
+        ("Throughput", plot_throughput(metrics)),
+    )
+    page = PAGE.format(
+        name=escape(run.name),
+        lead=escape(_lead(run, plan)),
+        figures="".join(
+            f"<div><b>{escape(value)}</b><span>{escape(name)}</span></div>" for name, value in _figures(run)
+        ),
+        plots="".join(f"<figure><figcaption>{title}</figcaption>{_image(title, svg)}</figure>" for title, svg in plots),
+        plan=_image("Memory of each rank by table", plot_plan(plan)) + _plan_table(plan),
+        config=escape(run.config_file.read_text(encoding="utf-8")),
+    )
+    write_text(run.report_file, page)
+
+
+def _lead(run: RunFolder, plan: dict[str, Any]) -> str:
+    state = "finished" if run.result is not None else "not finished"
+    ranks = f"{plan['num_ranks']} rank{'s' if plan['num_ranks'] > 1 else ''}"
+    return f"Training run, {state}. {ranks}, data from {run.dataset}."
+
+
+def _figures(run: RunFolder) -> list[tuple[str, str]]:
+    """Returns the numbers on top of the page: (what, value)."""
+    metrics = run.metrics()
+    steps = [line for line in metrics if "loss" in line]
+    evaluations = [line for line in metrics if "valid_loss" in line]
+    figures = []
+    if evaluations:
+        auc = evaluations[-1]["auc"]
+        figures += [
+            ("AUC, held out", "undefined" if auc is None else f"{auc:.4f}"),
+            ("loss, held out (nats)", f"{evaluations[-1]['valid_loss']:.4f}"),
+        ]
+    if steps:
+        last, batch_size = steps[-1], run.config.training.batch_size
+        num_samples = run.result.num_samples if run.result is not None else last["step"] * batch_size
+        figures += [
+            ("samples/s, all ranks", f"{num_samples / last['seconds']:,.0f}"),
+            ("steps", f"{last['step']:,}"),
+            ("epochs", f"{last['epoch']:.2f}"),
+            ("time of the steps", _duration(last["seconds"])),
+        ]
+    return figures
+
+
+def _plan_table(plan: dict[str, Any]) -> str:
+    rows = []
+    for table, placement in zip(plan["tables"], plan["placements"], strict=True):
+        where = "every rank" if placement["mode"] == "data_parallel" else f"rank {placement['rank']}"
+        size = table["num_rows"] * table["dim"] * 4 / 2**20
+        rows.append((table["name"], f"{table['num_rows']:,}", str(table["dim"]), f"{size:,.2f}", where))
+    rows.sort(key=lambda row: -float(row[3].replace(",", "")))
+    return _table(("table", "rows", "width", "MiB", "held by"), rows, numbers=(1, 2, 3))
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Sequence[int]) -> str:
+    def line(tag: str, cells: Sequence[str]) -> str:
+        marks = (' class="number"' if column in numbers else "" for column in range(len(cells)))
+        return "<tr>" + "".join(f"<{tag}{m}>{escape(c)}</{tag}>" for m, c in zip(marks, cells, strict=True)) + "</tr>"
+
+    return "<table>" + line("th", head) + "".join(line("td", row) for row in rows) + "</table>"
+
+
+def _image(title: str, svg: str) -> str:
+    """Embeds a plot as an image: an SVG inside the page would share its names with the other plots."""
+    data = base64.b64encode(svg.encode()).decode()
+    return f'<img alt="{escape(title)}" src="data:image/svg+xml;base64,{data}">'
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min {rest:02d} s" if minutes else f"{seconds:.1f} s"

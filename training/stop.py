@@ -1,0 +1,44 @@
+"""How a rank is told to stop before its work is done, and the exit statuses that say how it left."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+# The exit statuses of a rank besides 0 (finished) and 1 (an error of its own).
+STOPPED = 130  # told to stop, state saved
+LOST_PEERS = 75  # another rank went away in the middle of an exchange
+
+FILE_CHECK_SECONDS = 1.0
+
+
+class StopRequest:
+    """Notices SIGINT, SIGTERM, or a file `stop` in the run folder. Make it in the main thread, before TensorFlow.
+
+    The first signal only raises a flag, which the training loop reads after each step; the second one ends the process.
+    Horovodrun kills its ranks at a signal, before they could save: there, the file is the way to stop.
+    """
+
+    def __init__(self, stop_file: Path) -> None:
+        self._stop_file = stop_file
+        self._signalled = False
+        self._next_check = 0.0
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._notice)
+
+    def _notice(self, number: int, _: object) -> None:
+        if self._signalled:
+            os._exit(128 + number)
+        self._signalled = True
+
+    def __bool__(self) -> bool:
+        """Tells whether this rank was told to stop; it looks for the file at most once a second."""
+        if not self._signalled and time.monotonic() >= self._next_check:
+            self._next_check = time.monotonic() + FILE_CHECK_SECONDS
+            return self._stop_file.exists()
+        return self._signalled
+
+    @property
+    def exit_status(self) -> int:
+        """STOPPED after a signal; 0 after the file, as horovodrun takes anything else for a crash."""
+        return 0 if self._stop_file.exists() else STOPPED

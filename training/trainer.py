@@ -1,0 +1,261 @@
+"""The training loop.
+
+All ranks run this same code. What one rank alone knows (its loss, that it was told to stop) travels with the gradients,
+so all ranks do the same after the same step.
+"""
+
+import logging
+import math
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from rankhouse.training.checkpoint import load_checkpoint, save_checkpoint
+from rankhouse.training.data.loader import BatchLoader
+from rankhouse.training.data.prepared import PreparedDataset
+from rankhouse.training.data.rows import Batch
+from rankhouse.training.errors import CheckpointError, DatasetError, DivergedError
+from rankhouse.training.evaluation import Evaluator
+from rankhouse.training.observers import EvaluationMetrics, Observer, StepMetrics
+from rankhouse.training.ranking_model import RankingModel
+from rankhouse.training.ranks import Ranks
+from rankhouse.training.run_folder import Result, RunFolder
+from rankhouse.training.stop import StopRequest
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Position:
+    """How far a run is; the model holds all else that training changes.
+
+    Attributes:
+        step: Optimizer steps done.
+        num_samples: Samples learnt from, over all ranks.
+        seconds: Time of these steps, without start-up, evaluation and checkpoints.
+    """
+
+    step: int = 0
+    num_samples: int = 0
+    seconds: float = 0.0
+
+
+class Trainer:
+    """A run on this rank. One thread per process makes it and calls `train`; both are collective."""
+
+    def __init__(self, run: RunFolder, *, ranks: Ranks) -> None:
+        """Opens the data, makes the model, and goes on from the newest checkpoint if there is one.
+
+        Raises:
+            TrainingError: The configuration, the dataset or the checkpoint is wrong.
+        """
+        self.run = run
+        self.ranks = ranks
+        self.config = run.config
+        self.dataset = PreparedDataset.open(run.dataset)
+        self.loader = self._open_split(self.config.data.train_split, shuffle=self.config.data.shuffle)
+        self.model = RankingModel.build(self.config, self.dataset, ranks=ranks)
+        valid_loader = self._open_split(self.config.data.valid_split, shuffle=False)
+        self.evaluator = Evaluator(self.model, valid_loader, ranks=ranks)
+        self.num_steps = self.config.training.epochs * self.loader.num_steps
+        if self.config.training.max_steps:
+            self.num_steps = min(self.num_steps, self.config.training.max_steps)
+        self.position = self._restore()
+
+    def train(self, observers: Sequence[Observer], *, stop: StopRequest) -> Result | None:
+        """Does the steps that are left.
+
+        Args:
+            observers: Told about steps and evaluations.
+            stop: Whether this rank was told to stop. If any was, all stop after the same step.
+
+        Returns:
+            How the run ended, or None if it was stopped before its end. Either way its state is saved.
+
+        Raises:
+            DivergedError: The loss is no longer a number.
+        """
+        settings, position = self.config.training, self.position
+        train_step = make_train_step(self.model)
+        window = StepWindow(position)
+        with closing(self._batches()) as batches:
+            for batch, num_samples in batches:
+                loss, num_stopping = train_step(batch, num_samples, bool(stop))
+                window.add(loss, num_samples)
+                leaving = num_stopping > 0 or position.step == self.num_steps
+                if leaving or position.step % settings.log_every_steps == 0:
+                    self._report(window.metrics(self.loader.num_rows), observers)
+                if not leaving and _due(position.step, settings.eval_every_steps):
+                    self._evaluate(observers)
+                if leaving or _due(position.step, settings.checkpoint_every_steps):
+                    self._save()
+                if leaving:
+                    break
+                window.continue_clock()
+        if position.step < self.num_steps:
+            return None
+        evaluation = self._evaluate(observers)
+        return Result(
+            num_steps=position.step,
+            num_samples=position.num_samples,
+            num_ranks=self.ranks.size,
+            seconds=position.seconds,
+            auc=evaluation.auc,
+            valid_loss=evaluation.valid_loss,
+        )
+
+    def _batches(self) -> Generator[tuple[Batch, int], None, None]:
+        """Yields this rank's part of each batch that is left, and the samples of that batch over all ranks."""
+        loader, batch_size = self.loader, self.config.training.batch_size
+        while self.position.step < self.num_steps:
+            epoch, first_step = divmod(self.position.step, loader.num_steps)
+            for step, batch in enumerate(loader.batches(first_step, epoch), first_step):
+                yield batch, min(batch_size, loader.num_rows - step * batch_size)
+
+    def _report(self, metrics: StepMetrics, observers: Sequence[Observer]) -> None:
+        for observer in observers:
+            observer.record_steps(metrics)
+
+    def _evaluate(self, observers: Sequence[Observer]) -> EvaluationMetrics:
+        metrics = self.evaluator.evaluate(self.position.step)
+        auc = "undefined, as all labels are the same" if metrics.auc is None else f"{metrics.auc:.5f}"
+        log.info("step %d: AUC %s, held-out loss %.5f", metrics.step, auc, metrics.valid_loss)
+        for observer in observers:
+            observer.record_evaluation(metrics)
+        return metrics
+
+    def _open_split(self, split: str, *, shuffle: bool) -> BatchLoader:
+        loader = BatchLoader(
+            self.dataset,
+            split,
+            batch_size=self.config.training.batch_size,
+            rank=self.ranks.rank,
+            num_ranks=self.ranks.size,
+            seed=self.config.training.seed,
+            shuffle=shuffle,
+        )
+        if not loader.num_rows:
+            raise DatasetError(f"the split {split!r} of {self.dataset.path} has no rows; expected at least one")
+        return loader
+
+    def _save(self) -> None:
+        start = time.perf_counter()
+        folder = save_checkpoint(
+            self.run.checkpoints,
+            self.model.state,
+            ranks=self.ranks,
+            step=self.position.step,
+            document={"position": asdict(self.position), "order": self._order()},
+            keep=self.config.training.keep_checkpoints,
+        )
+        log.info("step %d: saved %s in %.1f s", self.position.step, folder, time.perf_counter() - start)
+
+    def _restore(self) -> Position:
+        latest = self.run.latest_checkpoint
+        if latest is None:
+            return Position()
+        document = load_checkpoint(latest, self.model.state, ranks=self.ranks).document
+        for key, value in self._order().items():
+            if document["order"][key] != value:
+                raise CheckpointError(
+                    f"{latest} was saved with {key} = {document['order'][key]!r}, but now it is {value!r}: the samples "
+                    "would come in another order, so the run cannot go on where it was; set it back"
+                )
+        return Position(**document["position"])
+
+    def _order(self) -> dict[str, Any]:
+        """What the order of the samples depends on."""
+        training, data = self.config.training, self.config.data
+        return {
+            "training.batch_size": training.batch_size,
+            "training.seed": training.seed,
+            "data.train_split": data.train_split,
+            "data.shuffle": data.shuffle,
+            "rows to learn from": self.loader.num_rows,
+        }
+
+
+class StepWindow:
+    """Counts the steps: the position moves with each, and the metrics are of those since the last metrics."""
+
+    def __init__(self, position: Position) -> None:
+        self._position = position
+        self._clear()
+        self.continue_clock()
+
+    def continue_clock(self) -> None:
+        """Starts the time of the next step: what was before does not count."""
+        self._start = time.perf_counter()
+
+    def add(self, loss: float, num_samples: int) -> None:
+        """Counts a step with its mean loss.
+
+        Raises:
+            DivergedError: The loss is not a number. It is the same on all ranks, so all raise.
+        """
+        seconds = time.perf_counter() - self._start
+        self._position.step += 1
+        self._position.num_samples += num_samples
+        self._position.seconds += seconds
+        self._seconds += seconds
+        self._num_samples += num_samples
+        self._loss += loss * num_samples
+        if not math.isfinite(loss):
+            raise DivergedError(f"the loss is {loss} in step {self._position.step}; lower the learning rate")
+
+    def metrics(self, num_rows: int) -> StepMetrics:
+        """Returns the metrics of the steps since the last metrics; an epoch has `num_rows` samples."""
+        metrics = StepMetrics(
+            step=self._position.step,
+            epoch=self._position.num_samples / num_rows,
+            loss=self._loss / self._num_samples,
+            samples_per_second=self._num_samples / self._seconds,
+            seconds=self._position.seconds,
+        )
+        self._clear()
+        return metrics
+
+    def _clear(self) -> None:
+        self._loss, self._num_samples, self._seconds = 0.0, 0, 0.0
+
+
+def make_train_step(model: RankingModel) -> Callable[[Batch, int, bool], tuple[float, float]]:
+    """Returns a function that does one step. Collective.
+
+    It takes this rank's part of a batch, the samples of the batch over all ranks, and whether this rank was told to
+    stop; it returns the batch's mean loss and how many ranks were told to stop, the same on all ranks.
+    """
+    variables = model.optimizer.variables
+    # Stands in the sum of the gradients for what else the ranks tell each other: [loss, told to stop].
+    news_slot = tf.Variable(tf.zeros([2]), trainable=False)
+    scalar = tf.TensorSpec([], tf.float32)
+
+    @tf.function(input_signature=(*model.batch_signature, scalar, scalar), autograph=False)  # type: ignore[untyped-decorator]
+    def step(
+        dense: tf.Tensor, ids: tf.Tensor, lengths: tf.Tensor, labels: tf.Tensor, num_samples: tf.Tensor, stop: tf.Tensor
+    ) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            logits = model.logits(dense, ids, lengths)
+            losses = tf.nn.sigmoid_cross_entropy_with_logits(labels, logits)
+            loss = tf.reduce_sum(losses) / num_samples
+        gradients = [*tape.gradient(loss, variables), tf.stack([loss, stop])]
+        *gradients, news = model.embedding.sum_gradients(gradients, [*variables, news_slot])
+        model.optimizer.apply_gradients(zip(gradients, variables, strict=True))
+        return news
+
+    step.get_concrete_function()  # Traces now, so that the first step takes no longer than the others.
+
+    def train_step(batch: Batch, num_samples: int, stop: bool) -> tuple[float, float]:
+        news = step(batch.dense, batch.ids, batch.lengths, batch.labels, float(num_samples), float(stop))
+        loss, num_stopping = news.numpy().tolist()
+        return loss, num_stopping
+
+    return train_step
+
+
+def _due(step: int, interval: int) -> bool:
+    return interval > 0 and step % interval == 0
