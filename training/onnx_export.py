@@ -86,7 +86,7 @@ def _compare(path: Path, scores: Any, *, num_dense: int, embeddings_dim: int) ->
         found = scorer.score(dense, embeddings)
         if found.shape != (num_samples,):
             raise ExportError(
-                f"the dense part gives scores {list(found.shape)} for {num_samples} samples; expected [B]"
+                f"the dense part gives {list(found.shape)} scores for {num_samples} samples; expected [B]"
             )
         # Written so that a NaN on either side is refused.
         if not (np.abs(found - expected) <= TOLERANCE).all():
