@@ -6,16 +6,17 @@ from typing import Any
 import msgspec
 from fastapi import FastAPI, Request, Response
 from fastapi_offline import FastAPIOffline
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
 from rankhouse.embedding_cache.format.errors import FormatError
 from rankhouse.serving.errors import BodyTooLargeError, MalformedBodyError, ServingError
 from rankhouse.serving.gateway import openapi
 from rankhouse.serving.gateway.envelope import Envelope, answer_error, request_id_in
-from rankhouse.serving.gateway.messages import decode_request
+from rankhouse.serving.gateway.messages import Status, decode_request
 from rankhouse.serving.gateway.metrics import CONTENT_TYPE
 from rankhouse.serving.gateway.scorer import Deadline, Scorer
 from rankhouse.serving.gateway.served_model import ModelEntry, ModelList
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
 
 
 def create_app(scorer: Scorer, *, max_body_bytes: int, max_header_bytes: int) -> FastAPI:
@@ -66,13 +67,13 @@ def _add_health(app: FastAPI, scorer: Scorer) -> None:
     @app.get("/healthz", **openapi.HEALTH)
     async def healthz() -> Response:
         """Answers while the process lives."""
-        return _json({"status": "alive"})
+        return _json(Status("alive"))
 
     @app.get("/readyz", **openapi.READINESS)
     async def readyz() -> Response:
         """Answers 200 while Triton serves the version; 503 while it does not, or when the gateway is stopping."""
         await scorer.check_ready()
-        return _json({"status": "ready"})
+        return _json(Status("ready"))
 
     @app.get("/metrics", **openapi.METRICS)
     async def metrics() -> Response:
@@ -86,8 +87,9 @@ def _json(answer: Any) -> Response:
 
 async def _read_body(request: Request, max_body_bytes: int, deadline: Deadline) -> bytes:
     """Reads a body, but no more of it than it may have, and for no longer than there is time."""
+    timeout = deadline.remaining()
     try:
-        return await asyncio.wait_for(_read_limited(request, max_body_bytes), deadline.remaining())
+        return await asyncio.wait_for(_read_limited(request, max_body_bytes), timeout)
     except asyncio.TimeoutError as exc:
         raise deadline.error() from exc
     except ClientDisconnect as exc:

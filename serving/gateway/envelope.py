@@ -4,11 +4,12 @@ from typing import Any
 
 import msgspec
 from fastapi import Request, Response
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
 from rankhouse.serving.errors import HeadersTooLargeError
 from rankhouse.serving.gateway.problems import Problem, problem_of
 from rankhouse.serving.gateway.scorer import request_id_of
-from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _RETRY_AFTER_SECONDS = "1"
 

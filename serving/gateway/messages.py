@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
+
 from rankhouse.serving.errors import InvalidFieldError, MalformedBodyError, RequestError, WrongValueError
 
 Features = dict[str, Any]
@@ -44,6 +45,12 @@ class ScoreAnswer(msgspec.Struct, frozen=True):
         Meta(description="The best `top_k`, highest score first; equal scores in the order of the request."),
     ]
     request_id: Annotated[str, Meta(description="The header X-Request-Id of the request, or a new one.")]
+
+
+class Status(msgspec.Struct, frozen=True):
+    """How the gateway is."""
+
+    status: Annotated[str, Meta(description="`alive` or `ready`.")]
 
 
 _DECODER = msgspec.json.Decoder(ScoreRequest)

@@ -4,8 +4,9 @@ from typing import Any
 
 import msgspec
 from fastapi import FastAPI, Path
+
 from rankhouse.serving import errors
-from rankhouse.serving.gateway.messages import ScoreAnswer, ScoreRequest
+from rankhouse.serving.gateway.messages import ScoreAnswer, ScoreRequest, Status
 from rankhouse.serving.gateway.problems import Problem, kind_of
 from rankhouse.serving.gateway.served_model import ModelDescription, ModelList, ServedModel
 
@@ -14,7 +15,7 @@ ABOUT = """Scores candidates with a ranking model. Feature values are raw, as in
 The same over gRPC: `rankhouse.v1.Ranking/Score`, with reflection and `grpc.health.v1`."""
 
 _REFERENCES = "#/components/schemas/{name}"
-_MESSAGES = (ScoreRequest, ScoreAnswer, Problem, ModelList, ModelDescription)
+_MESSAGES = (ScoreRequest, ScoreAnswer, Problem, ModelList, ModelDescription, Status)
 
 _SCORING_PROBLEMS = (
     errors.MalformedBodyError,
@@ -56,14 +57,13 @@ def _problems(*kinds: type[Exception]) -> dict[int | str, dict[str, Any]]:
 
 def _operation(
     tag: str,
-    message: type | None = None,
+    message: type | None,
     *,
     problems: tuple[type[Exception], ...] = (),
-    media_type: str = "application/json",
     extra: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The arguments of FastAPI's decorators for one path."""
-    content = _content(message) if message else {media_type: {"schema": {"type": "string"}}}
+    content = _content(message) if message else {"text/plain": {"schema": {"type": "string"}}}
     return {
         "tags": [tag],
         "response_model": None,
@@ -84,17 +84,14 @@ def model_name(model: ServedModel) -> Any:
 
 
 MODELS = _operation("models", ModelList)
-MODEL = _operation("models", ModelDescription, problems=(errors.NoSuchModelError,))
-HEALTH = _operation("health", media_type="application/json")
-READINESS = _operation("health", problems=(errors.NotReadyError,))
-METRICS = _operation("health", media_type="text/plain")
+MODEL = _operation("models", ModelDescription, problems=(errors.NoSuchModelError, errors.InvalidFieldError))
+HEALTH = _operation("health", Status)
+READINESS = _operation("health", Status, problems=(errors.NotReadyError,))
+METRICS = _operation("health", None)
 
 
 def describe(app: FastAPI) -> None:
     """Adds the messages' schemas to the application's OpenAPI document."""
     document = app.openapi()  # FastAPI keeps this object and serves it.
     _, schemas = msgspec.json.schema_components(_MESSAGES, ref_template=_REFERENCES)
-    components = document.setdefault("components", {}).setdefault("schemas", {})
-    for unused in ("HTTPValidationError", "ValidationError"):
-        components.pop(unused, None)
-    components.update(schemas)
+    document.setdefault("components", {}).setdefault("schemas", {}).update(schemas)

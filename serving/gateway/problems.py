@@ -8,6 +8,7 @@ from typing import Annotated
 import grpc
 import msgspec
 from msgspec import Meta
+
 from rankhouse.serving import errors
 
 _log = logging.getLogger(__name__)

@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 import grpc
 from google.protobuf import any_pb2
 from google.rpc import error_details_pb2, status_pb2
+
 from rankhouse.serving.errors import RequestError
 from rankhouse.serving.gateway.messages import Features, ScoreAnswer, ScoreRequest
 from rankhouse.serving.gateway.problems import kind_of, problem_of

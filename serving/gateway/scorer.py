@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import numpy.typing as npt
+
 from rankhouse.serving.errors import (
     DeadlineError,
     InvalidFieldError,

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
+
 from rankhouse.embedding_cache.format.errors import RawValueError
 from rankhouse.embedding_cache.format.feature import Feature
 from rankhouse.embedding_cache.format.raw import RawBatch

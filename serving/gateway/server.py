@@ -13,6 +13,7 @@ import grpc
 import uvicorn
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
+
 from rankhouse.serving.errors import AddressError, NotReadyError
 from rankhouse.serving.gateway.app import create_app
 from rankhouse.serving.gateway.ranking_service import SERVICE, RankingService

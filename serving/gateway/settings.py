@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
 from rankhouse.serving.errors import SettingsError
 
 PREFIX = "RANKHOUSE_"
@@ -55,11 +56,12 @@ def settings_from_environment() -> Settings:
     Raises:
         SettingsError: A variable is unknown, missing or has no valid value.
     """
-    known = {PREFIX + name.upper() for name in Settings.model_fields}
+    known = [name.upper() for name in Settings.model_fields]
     for variable in sorted(os.environ):
-        if variable.startswith(PREFIX) and variable not in known:
-            nearest = difflib.get_close_matches(variable, known, n=1)
-            hint = f"did you mean {nearest[0]}?" if nearest else f"known are {', '.join(sorted(known))}"
+        name = variable.removeprefix(PREFIX)
+        if variable.startswith(PREFIX) and name not in known:
+            nearest = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {PREFIX}{nearest[0]}?" if nearest else f"known are {', '.join(known)} after {PREFIX}"
             raise SettingsError(f"the environment variable {variable} is not a setting of the gateway; {hint}")
     try:
         return Settings()  # type: ignore[call-arg]  # The environment gives them.
@@ -71,5 +73,5 @@ def settings_from_environment() -> Settings:
 def _line(field: str, message: str, value: object) -> str:
     variable = PREFIX + field.upper()
     if message == "Field required":
-        return f"{variable} is not set; it is the {Settings.model_fields[field].description}"
+        return f"{variable} is not set: {Settings.model_fields[field].description}"
     return f"{variable}={value}: {message}"
