@@ -168,11 +168,23 @@ def _rows(checkpoint: Checkpoint, table: str, ids: npt.NDArray[np.int64]) -> npt
 
 
 def _blocks(checkpoint: Checkpoint, table: str) -> Iterator[npt.NDArray[np.float32]]:
-    """Yields a table's rows in blocks of some MiB, so that progress shows while a large file is copied."""
+    """Yields a table's rows in blocks of some MiB, so that progress shows while a large file is copied.
+
+    Raises:
+        ExportError: A row is not finite, which no golden request might notice.
+    """
     num_rows = max(1, _BLOCK_BYTES // (4 * checkpoint.tables[table].dim))
     for part in checkpoint.rows(table):
         for begin in range(0, len(part.rows), num_rows):
-            yield part.rows[begin : begin + num_rows]
+            block = part.rows[begin : begin + num_rows]
+            finite = np.isfinite(block).all(axis=1)
+            if not finite.all():
+                row = part.start + begin + int(np.argmin(finite))
+                raise ExportError(
+                    f"row {row} of table {table!r} holds what is no finite number; export an older checkpoint, and "
+                    "train with a lower learning rate"
+                )
+            yield block
 
 
 class _Progress:

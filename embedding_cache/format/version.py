@@ -247,6 +247,8 @@ class VersionStore:
                 if check is not None:
                     check(Version(self.path, temporary.name, manifest, tuple(tables), features))
                 name = f"{sequence:06d}-{manifest.sha256[:8]}"
+                # The store's own entries may be as new as the version.
+                flush(self.path)
                 os.rename(temporary, self.path / VERSIONS / name)
                 flush(self.path / VERSIONS)
         except BaseException:

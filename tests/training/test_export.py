@@ -212,6 +212,16 @@ def damage_table(run: RunFolder) -> None:
     path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
 
 
+def spoil_row(run: RunFolder) -> None:
+    dataset, ranks = PreparedDataset.open(run.dataset), Ranks.init()
+    model = RankingModel.build(run.config, dataset, ranks=ranks)
+    shard = next(shard for shard in model.embedding.shards if shard.table == "items")
+    rows = shard.variable.numpy()
+    rows[5] = np.inf
+    shard.variable.assign(rows)
+    save_checkpoint(run.checkpoints, model.state, ranks=ranks, step=1, document={})
+
+
 def lose_checkpoint(run: RunFolder) -> None:
     (checkpoint_of(run).path / "manifest.json").unlink()
 
@@ -223,6 +233,7 @@ def lose_checkpoint(run: RunFolder) -> None:
         (refit_transform, ExportError, r"candidate \d+ of golden request \d scores .*The row: \{'age'"),
         (lose_raw_rows, DatasetError, r"raw_sample\.json: holds no raw rows .*preprocess again"),
         (damage_table, CheckpointError, r"items\.weights\..*its content was altered"),
+        (spoil_row, ExportError, "row 5 of table 'items' holds what is no finite number; export an older checkpoint"),
         (lose_checkpoint, RunFolderError, "has no checkpoint yet"),
     ],
 )
