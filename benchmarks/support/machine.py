@@ -1,14 +1,23 @@
-"""What benchmarks share: a line about the machine, and an example dataset."""
+"""What benchmarks share: a line about the machine, an example dataset, and a served version."""
 
+import json
 import os
 import platform
 import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
+
+from rankhouse.serving.supervisor import READY_FILE
 
 CHECKOUT = Path(__file__).parents[2]
 EXAMPLE_ROWS = 400_000
+START_SECONDS, STOP_SECONDS = 120, 60
 
 
 def describe_machine() -> str:
@@ -43,3 +52,22 @@ def example_dataset() -> Path:
 def rankhouse(*arguments: object) -> None:
     """Runs a command of ours."""
     subprocess.run([sys.executable, "-m", "rankhouse.cli.main", *map(str, arguments)], check=True)
+
+
+@contextmanager
+def serving(store: Path, model: str) -> Iterator[dict[str, Any]]:
+    """Serves the latest version of a store on free ports; yields the addresses that `rankhouse serve` writes."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = ["serve", "--store", store, "--model", model, "--run-dir", folder, "--port", 0, "--grpc-port", 0]
+        process = subprocess.Popen([sys.executable, "-m", "rankhouse.cli.main", *map(str, command)])
+        ready_file = Path(folder) / READY_FILE
+        deadline = time.monotonic() + START_SECONDS
+        try:
+            while not ready_file.is_file():
+                if process.poll() is not None or time.monotonic() > deadline:
+                    raise SystemExit("`rankhouse serve` did not become ready; its message is above")
+                time.sleep(0.1)
+            yield json.loads(ready_file.read_text())
+        finally:
+            process.terminate()
+            process.wait(STOP_SECONDS)
