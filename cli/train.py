@@ -1,5 +1,58 @@
 """`rankhouse train`."""
 
+from pathlib import Path
+from typing import Annotated
 
-def train() -> None:
-    """To be written."""
+import typer
+from rich.console import Console
+
+
+def train(
+    data: Annotated[
+        Path | None, typer.Option(help="A prepared dataset, or raw logs (TSV, CSV, Parquet), which are prepared first.")
+    ] = None,
+    recipe: Annotated[str, typer.Option(help="A shipped recipe by name, or a YAML file.")] = "dlrm",
+    features: Annotated[
+        str, typer.Option(help="The feature spec of raw logs: a shipped one, or a YAML file.")
+    ] = "criteo",
+    run: Annotated[str, typer.Option(help="Name of the run; its folder is runs/NAME.")] = "dlrm",
+    np: Annotated[int, typer.Option(min=1, help="Number of ranks: processes that train together.")] = 1,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Change a setting: training.learning_rate=0.01. May be repeated.")
+    ] = None,
+    hosts: Annotated[str | None, typer.Option(help="Machines and their slots: host-a:4,host-b:4.")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on where the run was stopped, by its own recipe.")
+    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete an earlier run of this name first.")] = False,
+    prepare_only: Annotated[
+        bool, typer.Option("--prepare-only", help="Only make the run's folder; you start the ranks yourself.")
+    ] = False,
+) -> None:
+    """Train a model on one rank or many.
+
+    Ctrl-C or SIGTERM saves a checkpoint and exits with status 130. With --resume the run goes on from there as if it
+    had never stopped, on the same or another number of ranks.
+    """
+    from rankhouse.training.launch import check_hosts, launch
+    from rankhouse.training.raw_data import prepare
+    from rankhouse.training.run_setup import new_run, resumed_run, steps_left
+
+    console = Console(highlight=False, soft_wrap=True)
+    if hosts is not None:
+        check_hosts(hosts, num_ranks=np)
+    if data is not None:
+        data = prepare(data, features=features, folder=Path("data/prepared"), say=console.print)
+    folder = Path("runs") / run
+    if resume:
+        opened = resumed_run(folder, data=data, settings=settings or ())
+    else:
+        opened = new_run(folder, recipe=recipe, data=data, settings=settings or (), overwrite=overwrite)
+    if prepare_only:
+        console.print(f"{folder} is ready; start each rank with: python -m rankhouse.training.worker {folder}")
+    elif not steps_left(opened):
+        console.print(
+            f"{folder} is finished already; look at {opened.report_file}, or train on: --set training.epochs=N"
+        )
+    else:
+        raise typer.Exit(launch(opened, num_ranks=np, hosts=hosts))

@@ -86,6 +86,11 @@ class TrainingConfig:
     checkpoint_every_steps: int = 1000
     keep_checkpoints: int = 2
 
+    def num_steps(self, num_rows: int) -> int:
+        """Returns the steps of a whole run on a training split of so many rows."""
+        steps = self.epochs * -(-num_rows // self.batch_size)
+        return min(steps, self.max_steps) if self.max_steps else steps
+
     def __post_init__(self) -> None:
         for name in ("batch_size", "epochs", "log_every_steps", "keep_checkpoints"):
             _check(getattr(self, name) >= 1, f"training.{name}", getattr(self, name), "at least 1")

@@ -30,7 +30,7 @@ POLL_SECONDS = 0.05
 GRACE_SECONDS = 3.0
 SHOWN_LINES = 20
 
-# Reusing freed blocks instead of handing them back to the kernel, and huge pages: 12 % faster steps of DLRM at batch 8192.
+# Reusing freed blocks instead of handing them back to the kernel, and huge pages: 12 % faster steps of DLRM.
 # glibc reads them only at process start.
 ALLOCATOR = ":".join(
     (
@@ -53,7 +53,7 @@ def launch(run: RunFolder, *, num_ranks: int, hosts: str | None = None) -> int:
         hosts: Machines and their slots, `host-a:4,host-b:4`; None is this machine. All must see the run folder.
 
     Returns:
-        0 if the run is finished, 130 if it was told to stop and saved its state.
+        0 if the run is finished, 130 if it was told to stop and saved its state, 1 if rank 0 failed and said why.
 
     Raises:
         LaunchError: A rank died.
@@ -90,7 +90,7 @@ class _Ranks:
             log.close()
 
     def wait(self) -> int:
-        """Waits for all ranks; returns 0 or 130.
+        """Waits for all ranks and returns what `launch` returns.
 
         Raises:
             LaunchError: A rank died.
@@ -98,7 +98,7 @@ class _Ranks:
         while True:
             statuses = [process.poll() for process in self._processes]
             if any(status not in (None, 0, STOPPED) for status in statuses):
-                self._raise_death()
+                return self._end_after_death()
             if None not in statuses:
                 return max(status for status in statuses if status is not None)
             time.sleep(POLL_SECONDS)
@@ -126,20 +126,24 @@ class _Ranks:
             if process.poll() is None:
                 process.send_signal(number if self._signals == 1 else signal.SIGKILL)
 
-    def _raise_death(self) -> None:
-        """Gives the others a moment to die of the same cause, then tells whose death was not another's fault."""
-        time.sleep(POLL_SECONDS)
+    def _end_after_death(self) -> int:
+        """Ends the others and tells whose death was not another's fault; returns 1 if rank 0 has told so itself."""
+        time.sleep(POLL_SECONDS)  # So that those who died of the same cause are counted as well.
         statuses = [process.poll() for process in self._processes]
         died = [rank for rank, status in enumerate(statuses) if status not in (None, 0, STOPPED, LOST_PEERS)]
         self._end()
         if self._signals > 1:
             raise LaunchError("told to stop twice: ended all ranks at once, without saving their state")
+        if self._signals == 1 and all(status in (-signal.SIGINT, -signal.SIGTERM) for status in statuses if status):
+            return STOPPED  # Before any rank was ready to notice the signal: there was nothing to save.
+        if statuses[0] == 1:
+            return 1
         causes = died or [rank for rank, status in enumerate(statuses) if status == LOST_PEERS]
         raise LaunchError("\n".join(self._obituary(rank, statuses[rank]) for rank in causes))
 
     def _obituary(self, rank: int, status: int | None) -> str:
         how = f"by signal {signal.Signals(-status).name}" if status and status < 0 else f"with exit status {status}"
-        message = f"rank {rank} of {len(self._processes)} died {how}, so the run ended; continue it with --resume"
+        message = f"rank {rank} of {len(self._processes)} died {how}, so the run ended; go on with --resume"
         if rank == 0:
             return f"{message}. Its output is above."
         lines = self._log_file(rank).read_text(encoding="utf-8", errors="replace").splitlines()[-SHOWN_LINES:]

@@ -15,7 +15,8 @@ PAGE = """<!doctype html>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{name} - training report</title>
 <style>
-  body {{ font: 16px/1.5 system-ui, sans-serif; color: #1f2933; margin: 2rem auto; max-width: 72rem; padding: 0 1.5rem; }}
+  body {{ color: #1f2933; font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto;
+         max-width: 72rem; padding: 0 1.5rem; }}
   h1 {{ margin-bottom: 0; }}
   h2 {{ margin: 2.5rem 0 .75rem; font-size: 1.2rem; }}
   .lead {{ color: #5c6873; margin-top: .25rem; }}

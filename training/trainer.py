@@ -61,9 +61,7 @@ class Trainer:
         self.model = RankingModel.build(self.config, self.dataset, ranks=ranks)
         valid_loader = self._open_split(self.config.data.valid_split, shuffle=False)
         self.evaluator = Evaluator(self.model, valid_loader, ranks=ranks)
-        self.num_steps = self.config.training.epochs * self.loader.num_steps
-        if self.config.training.max_steps:
-            self.num_steps = min(self.num_steps, self.config.training.max_steps)
+        self.num_steps = self.config.training.num_steps(self.loader.num_rows)
         self.position = self._restore()
 
     def train(self, observers: Sequence[Observer], *, stop: StopRequest) -> Result | None:

@@ -1,7 +1,7 @@
 """One rank of a run: `python -m rankhouse.training.worker <run folder>`.
 
-`rankhouse train` starts these. Under mpirun, Slurm or Kubernetes users start them by themselves, all on one shared folder
-that `rankhouse train --prepare-only` has made. A rank goes on from the newest checkpoint, so starting it again is safe.
+`rankhouse train` starts these. Under mpirun or Kubernetes users start them by themselves, all on one shared folder that
+`rankhouse train --prepare-only` has made. A rank goes on from the newest checkpoint, so starting it again is safe.
 
 Exit statuses: 0 finished, 1 an error, 75 another rank went away, 130 told to stop and saved (0 if by the `stop` file).
 """

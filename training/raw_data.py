@@ -1,0 +1,88 @@
+"""Raw logs given to `rankhouse train` directly: prepared once, with the last rows held out, and found again later."""
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rankhouse.training.config import find_recipe
+from rankhouse.training.data.feature_spec import FeatureSpec
+from rankhouse.training.data.prepared import DATASET_NAME
+from rankhouse.training.data.readers import find_files, read_raw
+from rankhouse.training.errors import RawFileError
+
+HELD_OUT_SHARE = 0.1
+
+Say = Callable[[str], None]
+
+
+def prepare(data: Path, *, features: str | Path, folder: Path, say: Say) -> Path:
+    """Returns the prepared dataset of what a user named: that dataset itself, or one made of raw logs.
+
+    Logs are in the order of time, so the last tenth of the rows is held out as the split "valid". The dataset's name
+    ends in a hash of the files' paths, sizes and times and of the feature spec: the same logs are prepared only once.
+
+    Args:
+        data: A prepared dataset, a raw file, a folder of raw files, or a pattern.
+        features: The feature spec of raw logs: a shipped one by name, or a YAML file.
+        folder: Where prepared datasets are kept.
+        say: Told what is done.
+
+    Raises:
+        DataError: The feature spec or a raw file is wrong.
+        ConfigError: There is no such feature spec.
+    """
+    if (data / DATASET_NAME).is_file():
+        return data
+    spec = FeatureSpec.load(find_recipe(features))
+    prepared = folder / f"{data.name.split('.')[0] or 'raw'}-{_fingerprint(data, spec)}"
+    if (prepared / DATASET_NAME).is_file():
+        say(f"{data} was prepared before: {prepared}")
+        return prepared
+    from rankhouse.training.data.preprocess import Progress, preprocess  # NVTabular takes seconds to import.
+
+    say(f"preparing {data}: {prepared}")
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".raw-", dir=folder) as temporary:
+        splits = _hold_out(data, spec, Path(temporary))
+        preprocess(prepared, spec, splits, progress=Progress(on_stage=say))
+    return prepared
+
+
+def _fingerprint(data: Path, spec: FeatureSpec) -> str:
+    stats = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in find_files(data)]
+    return hashlib.sha256(json.dumps([stats, spec.document()]).encode()).hexdigest()[:8]
+
+
+def _hold_out(data: Path, spec: FeatureSpec, folder: Path) -> dict[str, Path]:
+    """Writes the rows as two folders of Parquet files, in their order, and returns the folders by split."""
+    splits = {"train": folder / "train", "valid": folder / "valid"}
+    for split in splits.values():
+        split.mkdir()
+    files: list[Path] = []
+    for table in read_raw(data, spec):
+        files.append(splits["train"] / f"part-{len(files):06d}.parquet")
+        _write(table, files[-1])
+    num_rows = sum(pq.read_metadata(file).num_rows for file in files)
+    num_left = int(num_rows * HELD_OUT_SHARE)
+    if not num_left:
+        raise RawFileError(f"{data} has {num_rows} rows; expected at least {int(1 / HELD_OUT_SHARE)}, to hold some out")
+    for file in reversed(files):
+        table = pq.read_table(file)
+        held_out = min(num_left, table.num_rows)
+        file.rename(splits["valid"] / file.name)
+        if held_out < table.num_rows:
+            _write(table.slice(0, table.num_rows - held_out), file)
+            _write(table.slice(table.num_rows - held_out), splits["valid"] / file.name)
+        num_left -= held_out
+        if not num_left:
+            break
+    return splits
+
+
+def _write(table: pa.Table, file: Path) -> None:
+    pq.write_table(table, file, compression="lz4")

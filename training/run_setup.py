@@ -1,0 +1,70 @@
+"""From what a user asks for to the folder of a run that is ready to start. Needs no TensorFlow."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+from rankhouse.training.config import Config, load_recipe, override
+from rankhouse.training.data.prepared import PreparedDataset
+from rankhouse.training.errors import ConfigError
+from rankhouse.training.run_folder import RunFolder
+
+
+def new_run(
+    folder: Path, *, recipe: str | Path, data: Path | None, settings: Sequence[str] = (), overwrite: bool = False
+) -> RunFolder:
+    """Makes the folder of a new run.
+
+    Args:
+        folder: Where.
+        recipe: A shipped recipe by name, or a YAML file.
+        data: The prepared dataset; None takes the recipe's `data.path`.
+        settings: Settings to change, such as `training.learning_rate=0.01`.
+        overwrite: Delete the folder of an earlier run first.
+
+    Raises:
+        ConfigError: The recipe or a setting is wrong, or no data is given.
+        DatasetError: The dataset is wrong, or lacks a split.
+        RunFolderError: The folder is there already, or is not a run's and so not ours to delete.
+    """
+    config = _checked(load_recipe(recipe, overrides=settings), data)
+    if overwrite and folder.exists():
+        RunFolder.open(folder).remove()
+    return RunFolder.create(folder, config)
+
+
+def resumed_run(folder: Path, *, data: Path | None = None, settings: Sequence[str] = ()) -> RunFolder:
+    """Opens the folder of an earlier run, to go on with it.
+
+    Args:
+        folder: Where.
+        data: Where the prepared dataset is now, if it was moved.
+        settings: Settings to change, such as `training.epochs=2`.
+
+    Raises:
+        ConfigError: A setting is wrong.
+        DatasetError: The dataset is gone or wrong.
+        RunFolderError: There is no run.
+    """
+    run = RunFolder.open(folder)
+    run.write_config(_checked(override(run.config, settings), data))
+    return run
+
+
+def steps_left(run: RunFolder) -> int:
+    """Returns how many steps a run still has to do before it is finished."""
+    config = run.config
+    num_rows = PreparedDataset.open(run.dataset).split(config.data.train_split).num_rows
+    done = run.result.num_steps if run.result is not None else 0
+    return max(0, config.training.num_steps(num_rows) - done)
+
+
+def _checked(config: Config, data: Path | None) -> Config:
+    """Puts the path of the dataset into the configuration, and finds out early whether it can be used."""
+    if data is None and not config.data.path:
+        raise ConfigError("no data is given: name a prepared dataset or a file of raw logs with --data")
+    path = (data or Path(config.data.path)).resolve()
+    dataset = PreparedDataset.open(path)
+    for split in (config.data.train_split, config.data.valid_split):
+        dataset.split(split)
+    return dataclasses.replace(config, data=dataclasses.replace(config.data, path=str(path)))
