@@ -12,7 +12,7 @@ ServingError
 │   ├── UnknownModelError         the server has no such model loaded
 │   └── InvalidTensorsError       the server refused the request's tensors
 ├── SettingsError             a variable of the gateway's environment is unknown, missing or has no valid value
-├── AddressError              the gateway cannot listen where it was told to
+├── AddressError              the gateway or Triton cannot listen where it was told to
 ├── OverloadedError           the gateway answers as many requests as it may; try again
 ├── NotReadyError             the gateway is stopping, or Triton does not serve the version
 ├── NonFiniteScoreError       the model's score is not a number
@@ -82,7 +82,7 @@ class SettingsError(ServingError):
 
 
 class AddressError(ServingError):
-    """The gateway cannot listen where it was told to."""
+    """The gateway or Triton cannot listen where it was told to."""
 
 
 class OverloadedError(ServingError):

@@ -21,14 +21,17 @@ class GatewayProcess:
         host: The address to listen on.
         port: The port of REST; 0 takes a free one.
         grpc_port: The port of gRPC; 0 takes a free one.
+
+    Raises:
+        AddressError: A port is taken.
     """
 
     def __init__(
         self, version: Version, *, triton_url: str, log_path: Path, host: str, port: int, grpc_port: int
     ) -> None:
         self._host = _ANY_ADDRESS.get(host, host)
-        self._port = port or free_port(host)
-        self._grpc_port = grpc_port or free_port(host)
+        self._port = free_port(host, port)
+        self._grpc_port = free_port(host, grpc_port)
         settings = {
             "STORE": version.store.resolve(),
             "MODEL": version.model,

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from rankhouse.serving.errors import ProcessFailedError
+from rankhouse.serving.errors import AddressError, ProcessFailedError
 
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -123,12 +123,22 @@ def answers_ok(host: str, port: int, path: str) -> bool:
         connection.close()
 
 
-def free_port(host: str) -> int:
-    """Returns a TCP port that nobody listens on now."""
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as listener:
-        listener.bind((host, 0))
-        port: int = listener.getsockname()[1]
-        return port
+def free_port(host: str, port: int = 0) -> int:
+    """Returns a TCP port that nobody listens on now: the given one, or any for 0.
+
+    A child that finds its port taken dies; asked for beforehand, whoever has the port cannot pass for the child.
+
+    Raises:
+        AddressError: The port is taken, or the host is no address of this machine.
+    """
+    try:
+        with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as listener:
+            free: int = listener.getsockname()[1]
+            return free
+    except OSError as exc:
+        raise AddressError(
+            f"cannot listen on {host} port {port}: {exc.strerror}; choose another or 0"
+        ) from exc
 
 
 def _die_with_parent() -> None:

@@ -43,8 +43,12 @@ class TritonPorts:
     metrics: int = 0
 
     def chosen(self, host: str) -> "TritonPorts":
-        """Returns the same ports with a free one for each 0."""
-        return TritonPorts(*(port or free_port(host) for port in (self.http, self.grpc, self.metrics)))
+        """Returns the same ports with a free one for each 0.
+
+        Raises:
+            AddressError: A port is taken.
+        """
+        return TritonPorts(*(free_port(host, port) for port in (self.http, self.grpc, self.metrics)))
 
 
 def installed_program(binary: Path) -> TritonProgram:
@@ -151,6 +155,7 @@ class TritonServer:
 
         Raises:
             ProgramMissingError: There is no Triton to start.
+            AddressError: A port is taken.
             ProcessFailedError: It died or was not ready in time; the message ends with the end of its log.
         """
         run_dir = self._run_dir

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rankhouse.serving.errors import ProcessFailedError
+from rankhouse.serving.errors import AddressError, ProcessFailedError
 from rankhouse.serving.processes import ChildProcess, answers_ok, free_port
 
 # Says its own and its child's process id; both ignore SIGTERM where asked to.
@@ -91,6 +91,16 @@ def test_a_process_that_is_not_ready_in_time(tmp_path: Path) -> None:
             process.wait_until(lambda: False, timeout_seconds=0.1)
     finally:
         process.stop()
+
+
+def test_a_taken_port_and_a_foreign_address_are_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(AddressError, match=f"port {port}: Address already in use.*; choose another or 0"):
+            free_port("127.0.0.1", port)
+    assert free_port("127.0.0.1", port) == port
+    with pytest.raises(AddressError, match=r"cannot listen on 192\.0\.2\.1 port 0"):
+        free_port("192.0.2.1")
 
 
 def test_free_ports_are_free_and_answer_nothing() -> None:

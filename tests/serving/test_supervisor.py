@@ -104,6 +104,16 @@ def test_a_dead_child_ends_the_other_one(version: Version, tmp_path: Path, victi
     assert not any(map(is_running, children))
 
 
+def test_a_taken_port_is_found_before_anything_starts(version: Version, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        with serving(version.store, tmp_path / "run", "--port", port) as process:
+            _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert f"cannot listen on 127.0.0.1 port {port}" in errors
+    assert not (tmp_path / "run").exists()
+
+
 def test_wrong_golden_scores_take_no_traffic(tmp_path: Path) -> None:
     write_version(tmp_path / "store", wrong_by=2e-5)
     with serving(tmp_path / "store", tmp_path / "run") as process:

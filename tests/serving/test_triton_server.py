@@ -7,7 +7,7 @@ import pytest
 
 from rankhouse.embedding_cache.format.version import Version
 from rankhouse.serving import triton_server
-from rankhouse.serving.errors import ProcessFailedError, ProgramMissingError
+from rankhouse.serving.errors import AddressError, ProcessFailedError, ProgramMissingError
 from rankhouse.serving.model_repository import write_models
 from rankhouse.serving.processes import free_port
 from rankhouse.serving.triton_client import TritonClient
@@ -50,10 +50,22 @@ def test_stop_leaves_no_process_no_port_and_no_shared_memory(tmp_path: Path, ver
             pass
 
 
-def test_a_taken_port_is_named_and_nothing_stays(tmp_path: Path) -> None:
+def test_a_taken_port_is_named(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         server = TritonServer(tmp_path / "models", run_dir=tmp_path, ports=TritonPorts(grpc=port))
+        with pytest.raises(AddressError, match=f"cannot listen on 127.0.0.1 port {port}: Address already in use"):
+            server.start()
+    assert server.process.pid is None
+
+
+def test_a_server_that_dies_shows_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        # As when somebody takes the port just after it was found free.
+        monkeypatch.setattr(TritonPorts, "chosen", lambda ports, host: ports)
+        free = [free_port("127.0.0.1") for _ in range(2)]
+        server = TritonServer(tmp_path / "models", run_dir=tmp_path, ports=TritonPorts(free[0], port, free[1]))
         with pytest.raises(ProcessFailedError, match=rf"Triton died at its start(.*\n)*.*{port}"):
             server.start()
     assert server.process.pid is not None
