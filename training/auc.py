@@ -7,6 +7,7 @@ It is counted here in whole numbers, so it does not depend on how the samples li
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
+
 from rankhouse.training.errors import AucUndefinedError
 from rankhouse.training.ranks import Ranks
 

@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 import numpy.typing as npt
 import tensorflow as tf
+
 from rankhouse.embedding_cache.format.errors import FormatError
 from rankhouse.embedding_cache.format.files import MANIFEST_NAME, FileRecord, commit_manifest, file_record
 from rankhouse.embedding_cache.format.tensors import write_tensor_blocks, write_tensors

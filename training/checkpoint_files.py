@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
 from rankhouse.embedding_cache.format.errors import CorruptFileError, FormatError
 from rankhouse.embedding_cache.format.files import MANIFEST_NAME, FileRecord, check_content, read_manifest
 from rankhouse.embedding_cache.format.tensors import read_tensors

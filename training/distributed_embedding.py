@@ -19,6 +19,7 @@ from typing import Any
 
 import tensorflow as tf
 import tf_keras
+
 from rankhouse.kernels import tf_ops
 from rankhouse.training.embedding_specs import EmbeddingSpec, Input, resolve_inputs, spec_of
 from rankhouse.training.errors import EmbeddingError
@@ -227,8 +228,11 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
             pooled = tf.reshape(self._pool(own, owner_ids, owner_lengths_FG), [-1])
         else:
             pooled = tf.convert_to_tensor(self._nothing_owned)
+        # Without a table this is 0, but written so that TensorFlow cannot know: it would prune the exchange of the ids, whose
+        # result nothing else needs here, and the other ranks would wait for it for ever. Control dependencies do not help.
         row = sum(self._widths[number] for number in own)
-        returned, _ = self.ranks.alltoall(pooled, tf.cast(batches_R * row, tf.int32), name=f"{self.name}_rows")
+        splits = batches_R * row if own else tf.minimum(batches_R, 0)
+        returned, _ = self.ranks.alltoall(pooled, tf.cast(splits, tf.int32), name=f"{self.name}_rows")
         rows_of = [sum(self._widths[number] for number in group) for group in self._groups[:num_ranks]]
         flat_of = tf.split(returned, [batch * row for row in rows_of])
         blocks = [tf.reshape(flat, [batch, row]) for flat, row in zip(flat_of, rows_of, strict=True)]

@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from typing import Any
 
 import tf_keras
+
 from rankhouse.training.errors import EmbeddingError
 
 COMBINERS = ("sum", "mean")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import tensorflow as tf
+
 from rankhouse.kernels import tf_ops
 from rankhouse.training.errors import OptimizerError
 

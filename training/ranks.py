@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+
 from rankhouse.training.errors import RanksError
 
 # What launchers set: horovodrun, Open MPI, MPICH and Intel MPI, Slurm.
