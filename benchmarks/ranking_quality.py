@@ -2,8 +2,8 @@
 
     rankhouse bench ranking_quality            after `rankhouse demo`
 
-The logistic regression sees the same transformed features, ids as one-hot columns, and may take several passes; the best
-of them counts.
+The logistic regression sees the same transformed features, ids as one-hot columns, and may take several passes; the
+best of them counts.
 """
 
 import argparse

@@ -193,25 +193,24 @@ def _stop_serving(process: subprocess.Popen[bytes]) -> None:
 
 
 def _replay(url: str, requests: "list[GoldenRequest]") -> Replay:
-    """Sends each request, compares the scores, and then times requests of a usual size."""
-    import httpx
+    """Sends all rows, compares the scores, and then times requests one after the other."""
     import numpy as np
+
+    from rankhouse.serving.gateway.messages import ScoreRequest
+    from rankhouse.serving.gateway_client import RestClient
 
     rows = [row for request in requests for row in request.rows()]
     expected = np.array([score for request in requests for score in request.scores])
     bodies = [
-        json.dumps({"candidates": rows[begin : begin + CANDIDATES_PER_REQUEST]})
+        ScoreRequest(candidates=rows[begin : begin + CANDIDATES_PER_REQUEST])
         for begin in range(0, len(rows), CANDIDATES_PER_REQUEST)
     ]
-    path, headers = f"{url}/v1/models/{MODEL}/score", {"Content-Type": "application/json"}
-    with httpx.Client(timeout=30, headers=headers) as client:
-        scores: list[float] = []
-        for body in bodies:
-            scores += client.post(path, content=body).raise_for_status().json()["scores"]
-        latencies_ms = []
-        for number in range(NUM_TIMED_REQUESTS):
+    latencies_ms = []
+    with RestClient(url) as client:
+        scores = [score for body in bodies for score in client.score(MODEL, body).scores]
+        for _ in range(NUM_TIMED_REQUESTS):
             start = time.perf_counter()
-            client.post(path, content=bodies[number % max(1, len(rows) // CANDIDATES_PER_REQUEST)]).raise_for_status()
+            client.score(MODEL, bodies[0])
             latencies_ms.append(1e3 * (time.perf_counter() - start))
     difference = float(np.abs(np.array(scores) - expected).max())
     return Replay(len(scores), difference, *np.percentile(latencies_ms, [50, 99]).tolist())
