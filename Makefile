@@ -4,7 +4,7 @@
 DATA ?= data/criteo.tsv
 NP ?= 2
 RECIPE ?= dlrm
-RUN ?= demo
+RUN ?= first
 STORE ?= store
 MODEL ?= dlrm
 ROWS ?= 1000000
@@ -32,10 +32,10 @@ test: setup  ## Run all tests
 data: setup  ## Make a synthetic data set: ROWS=1000000 DATA=data/criteo.tsv
 	@$(rankhouse) data synth $(DATA) --rows $(ROWS)
 
-train: setup  ## Train: DATA=/path/to/criteo.tsv NP=2 RECIPE=dlrm RUN=demo
+train: setup  ## Train: DATA=/path/to/criteo.tsv NP=2 RECIPE=dlrm RUN=first
 	@$(rankhouse) train --data $(DATA) --np $(NP) --recipe $(RECIPE) --run $(RUN)
 
-export: setup  ## Export a run as a version: RUN=demo STORE=store MODEL=dlrm
+export: setup  ## Export a run as a version: RUN=first STORE=store MODEL=dlrm
 	@$(rankhouse) export runs/$(RUN) --store $(STORE) --model $(MODEL)
 
 serve: setup  ## Start Triton and the gateway: STORE=store MODEL=dlrm
@@ -57,5 +57,5 @@ check: setup  ## Verify style and types, change nothing
 	@.venv/bin/mypy
 
 clean:  ## Remove builds, caches and what the demo made; .venv stays
-	@rm -rf build runs/demo data/demo store/demo .mypy_cache .ruff_cache .pytest_cache
+	@rm -rf build runs/demo data/bench .mypy_cache .ruff_cache .pytest_cache
 	@rm -f .venv/.stamp-build

@@ -71,7 +71,7 @@ def demo(
     ),
     rows: Annotated[int, typer.Option(help="Rows of logs to learn from.", min=1000)] = 1_000_000,
     num_ranks: Annotated[int, typer.Option("--np", help="Horovod ranks.", min=1)] = 2,
-    num_replayed: Annotated[int, typer.Option(help="Held-out rows to replay.", min=1, max=1000)] = 1000,
+    num_replayed: Annotated[int, typer.Option("--replay", help="Held-out rows to replay.", min=1, max=1000)] = 1000,
 ) -> None:
     """Make logs, preprocess, train, export, serve, score, and check that the gateway scores as the trainer does."""
     console = Console()
@@ -107,10 +107,19 @@ def demo(
     finally:
         _stop_serving(process)
     _tell(console, story, places)
+    check_parity(replay)
+
+
+def check_parity(replay: Replay) -> None:
+    """Refuses scores that rounding does not explain, and scores that are no numbers.
+
+    Raises:
+        ServingError: The gateway does not score as the trainer does.
+    """
     if not replay.max_difference <= TOLERANCE:
         raise ServingError(
             f"the gateway's scores differ from the trainer's by up to {replay.max_difference:.2e}; expected at most "
-            f"{TOLERANCE:g}: the version in {places.store} does not say what the run in {places.run} learnt"
+            f"{TOLERANCE:g}: the version that is served does not say what the run learnt"
         )
 
 
