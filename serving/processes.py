@@ -136,9 +136,7 @@ def free_port(host: str, port: int = 0) -> int:
             free: int = listener.getsockname()[1]
             return free
     except OSError as exc:
-        raise AddressError(
-            f"cannot listen on {host} port {port}: {exc.strerror}; choose another or 0"
-        ) from exc
+        raise AddressError(f"cannot listen on {host} port {port}: {exc.strerror}; choose another or 0") from exc
 
 
 def _die_with_parent() -> None:
