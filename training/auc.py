@@ -4,6 +4,8 @@ The area is the chance that a positive sample scores above a negative one, a tie
 It is counted here in whole numbers, so it does not depend on how the samples lie on the ranks.
 """
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
@@ -12,7 +14,7 @@ from rankhouse.training.errors import AucUndefinedError
 from rankhouse.training.ranks import Ranks
 
 
-def roc_auc(labels: npt.NDArray[np.floating], scores: npt.NDArray[np.floating], *, ranks: Ranks) -> float:
+def roc_auc(labels: npt.NDArray[Any], scores: npt.NDArray[Any], *, ranks: Ranks) -> float:
     """Returns the exact area over the samples of all ranks; the same on every rank. Collective.
 
     Every rank gathers all samples: 9 bytes a sample travel, and about 40 bytes a sample of memory sort them, so 100

@@ -140,6 +140,11 @@ class Checkpoint:
         tensors = self._read(DENSE_FILE)
         return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all its files."""
+        return sum(record.bytes for record in self.files.values())
+
     def verify(self) -> None:
         """Reads everything and compares it with the manifest.
 
@@ -190,6 +195,23 @@ def latest_checkpoint(root: Path | str) -> Path | None:
     """Returns the folder of the latest complete checkpoint, or None where there is none."""
     found = complete_checkpoints(root)
     return found[-1] if found else None
+
+
+def find_checkpoints(path: Path | str) -> list[Path]:
+    """Returns the complete checkpoints of a run, of its `checkpoints` folder, or the one that `path` is; oldest first.
+
+    Raises:
+        CheckpointError: There is none.
+    """
+    path = Path(path)
+    if (path / MANIFEST_NAME).is_file():
+        return [path]
+    found = complete_checkpoints(path / "checkpoints") or complete_checkpoints(path)
+    if not found:
+        raise CheckpointError(
+            f"{path}: holds no complete checkpoint; give a run, its checkpoints folder, or a checkpoint"
+        )
+    return found
 
 
 def _step_folders(root: Path) -> list[Path]:

@@ -153,7 +153,8 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
         packed = [_pack(tensor, item.name) for tensor, item in zip(inputs, self.inputs, strict=True)]
         ids = tf.concat([ids for ids, _ in packed], axis=0)
         pooled = self.lookup(ids, tf.stack([lengths for _, lengths in packed]))
-        return tf.split(pooled, self._widths, axis=1)
+        outputs: list[tf.Tensor] = tf.split(pooled, self._widths, axis=1)
+        return outputs
 
     def sum_gradients(self, gradients: Sequence[Any], variables: Sequence[tf.Variable]) -> list[Any]:
         """Sums gradients over the ranks, in one exchange, leaving those of owned tables as they are.
@@ -228,8 +229,9 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
             pooled = tf.reshape(self._pool(own, owner_ids, owner_lengths_FG), [-1])
         else:
             pooled = tf.convert_to_tensor(self._nothing_owned)
-        # Without a table this is 0, but written so that TensorFlow cannot know: it would prune the exchange of the ids, whose
-        # result nothing else needs here, and the other ranks would wait for it for ever. Control dependencies do not help.
+        # Without a table this is 0, but written so that TensorFlow cannot know: it would prune the exchange of the ids,
+        # whose result nothing else needs here, and the other ranks would wait for it for ever. A control dependency
+        # does not help.
         row = sum(self._widths[number] for number in own)
         splits = batches_R * row if own else tf.minimum(batches_R, 0)
         returned, _ = self.ranks.alltoall(pooled, tf.cast(splits, tf.int32), name=f"{self.name}_rows")

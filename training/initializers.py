@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Iterator
 
 import numpy as np
+import numpy.typing as npt
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -24,7 +25,7 @@ def table_key(seed: int, table: str) -> int:
     return int.from_bytes(hashlib.blake2b(f"{seed}/{table}".encode(), digest_size=8).digest(), "little")
 
 
-def uniform_rows(key: int, *, bound: float, dim: int, start: int, stop: int) -> np.ndarray:
+def uniform_rows(key: int, *, bound: float, dim: int, start: int, stop: int) -> npt.NDArray[np.float32]:
     """Draws rows [start, stop) of a table, uniform between -bound and bound.
 
     Args:
@@ -49,7 +50,7 @@ def uniform_rows(key: int, *, bound: float, dim: int, start: int, stop: int) -> 
 
 def uniform_row_blocks(
     key: int, *, bound: float, num_rows: int, dim: int, block_bytes: int = 64 << 20
-) -> Iterator[tuple[int, np.ndarray]]:
+) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
     """Yields (first row, rows) of a whole table in blocks of bounded size, with the arguments of `uniform_rows`."""
     step = max(1, block_bytes // (4 * dim))
     for start in range(0, num_rows, step):
@@ -57,7 +58,7 @@ def uniform_row_blocks(
         yield start, uniform_rows(key, bound=bound, dim=dim, start=start, stop=stop)
 
 
-def _centred_pairs(key: int, start: int, stop: int) -> np.ndarray:
+def _centred_pairs(key: int, start: int, stop: int) -> npt.NDArray[np.float32]:
     """Returns two values for each counter in [start, stop): odd multiples of 1/2 in (-2**23, 2**23), centred at 0."""
     word = np.arange(start, stop, dtype=np.uint64)
     word *= _GOLDEN

@@ -4,20 +4,21 @@ A table may fill most of the memory, so nothing here ever copies more than the r
 """
 
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 
-def read_rows(variable: tf.Variable, start: int, stop: int) -> np.ndarray:
+def read_rows(variable: tf.Variable, start: int, stop: int) -> npt.NDArray[np.float32]:
     """Returns a copy of rows [start, stop)."""
     # A gather reads the rows alone; slicing would first read the variable, which copies it whole once it was updated
     # sparsely.
-    rows: np.ndarray = tf.raw_ops.ResourceGather(
+    rows: npt.NDArray[np.float32] = tf.raw_ops.ResourceGather(
         resource=variable.handle, indices=tf.range(start, stop, dtype=tf.int64), dtype=variable.dtype
     ).numpy()
     return rows
 
 
-def write_rows(variable: tf.Variable, start: int, rows: np.ndarray) -> None:
+def write_rows(variable: tf.Variable, start: int, rows: npt.NDArray[np.float32]) -> None:
     """Overwrites the rows from `start` on."""
     tf.raw_ops.ResourceStridedSliceAssign(
         ref=variable.handle,
