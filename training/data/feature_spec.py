@@ -194,6 +194,11 @@ class FeatureSpec:
         """The columns of a file without header: the label and all features."""
         return (self.label, *(feature.name for feature in self.features))
 
+    def with_frequency_threshold(self, threshold: int) -> "FeatureSpec":
+        """The same spec with one frequency threshold for all tables."""
+        changed = {each.name: dataclasses.replace(each, frequency_threshold=threshold) for each in self.categorical}
+        return dataclasses.replace(self, features=tuple(changed.get(each.name, each) for each in self.features))
+
     @classmethod
     def load(cls, path: Path | str) -> "FeatureSpec":
         """Reads a YAML file.

@@ -1,0 +1,426 @@
+"""Preprocessing with NVTabular: fits a workflow on one path, transforms others, compiles the fit into plain data.
+
+The only module that imports NVTabular, Merlin and Dask, and the only one that reads a saved workflow back.
+"""
+
+import math
+import re
+import shutil
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rankhouse.embedding_cache.format.feature import DenseSteps, Feature
+from rankhouse.embedding_cache.format.transform import CompiledTransform
+from rankhouse.embedding_cache.format.vocabulary import MISSING_ID, TextValues, Vocabularies
+from rankhouse.training.data.feature_spec import CategoricalFeature, ContinuousFeature, FeatureSpec
+from rankhouse.training.data.prepared import (
+    DATASET_NAME,
+    SPEC_NAME,
+    WORKFLOW_NAME,
+    PreparedDataset,
+    Split,
+    SplitFile,
+    TableInfo,
+)
+from rankhouse.training.data.raw_sample import NUM_SAMPLED_ROWS, save_raw_sample
+from rankhouse.training.data.readers import read_rows
+from rankhouse.training.data.staging import StagedSplit, stage
+from rankhouse.training.errors import PreprocessError
+
+FITTED_SPLIT = "train"
+
+# Small enough for the loader to hold one of each lane, large enough to read fast.
+_ROW_GROUP_ROWS = 16_384
+
+
+@contextmanager
+def _without_tensorflow() -> Iterator[None]:
+    """Imports Merlin without TensorFlow, which it would load only to share GPU memory with it.
+
+    That would cost seconds and half a gigabyte in every worker.
+    """
+    hidden = "tensorflow" not in sys.modules
+    if hidden:
+        sys.modules["tensorflow"] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        if hidden:
+            del sys.modules["tensorflow"]
+
+
+with _without_tensorflow(), warnings.catch_warnings():
+    # They warn of each other's ages and of the missing GPU, on import and only there.
+    warnings.simplefilter("ignore")
+    import distributed
+    import nvtabular
+    from merlin.io import Dataset
+    from nvtabular import ColumnSelector, ops
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Who does the work.
+
+    Attributes:
+        num_workers: Processes to start on this machine; 0 works in this process.
+        scheduler: Address of a Dask scheduler to use instead, such as tcp://10.0.0.1:8786. Its workers need the same
+            packages and see the same paths.
+    """
+
+    num_workers: int = 0
+    scheduler: str = ""
+
+    def __post_init__(self) -> None:
+        if self.num_workers < 0 or (self.num_workers and self.scheduler):
+            raise PreprocessError(
+                f"give either a number of workers, 0 or more, or a scheduler; not {self.num_workers} and "
+                f"{self.scheduler!r}"
+            )
+
+    @contextmanager
+    def started(self) -> Iterator[None]:
+        """Makes the workers those that NVTabular finds.
+
+        Raises:
+            PreprocessError: The scheduler does not answer.
+        """
+        if not self.num_workers and not self.scheduler:
+            yield
+            return
+        local = (
+            distributed.LocalCluster(
+                n_workers=self.num_workers, threads_per_worker=1, host="127.0.0.1", dashboard_address=None
+            )
+            if self.num_workers
+            else nullcontext(self.scheduler)
+        )
+        try:
+            with local as cluster, distributed.Client(cluster):
+                yield
+        except OSError as exc:
+            raise PreprocessError(f"the Dask scheduler {self.scheduler} does not answer: {exc}") from exc
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Whom to tell how far the work is.
+
+    Attributes:
+        on_stage: Called with what is being done.
+        on_rows: Called with the number of raw rows read since the last call.
+    """
+
+    on_stage: Callable[[str], None] = lambda stage: None
+    on_rows: Callable[[int], None] = lambda num_rows: None
+
+
+def preprocess(
+    folder: Path | str,
+    spec: FeatureSpec,
+    paths: Mapping[str, Path | str],
+    *,
+    workers: Workers | None = None,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> PreparedDataset:
+    """Makes a prepared dataset from raw logs. The folder appears only when everything is in it.
+
+    Args:
+        folder: The folder to make.
+        spec: What the columns are and what becomes of them.
+        paths: For each split the raw files; the workflow is fitted on "train".
+        workers: Who does the work; by default this process.
+        overwrite: Whether a prepared dataset that is already there is replaced.
+        progress: Whom to tell.
+
+    Raises:
+        RawFileError: A raw file is missing or wrong.
+        PreprocessError: The folder is in the way, or the workflow cannot be fitted.
+    """
+    folder, progress = Path(folder), progress or Progress()
+    if FITTED_SPLIT not in paths:
+        raise PreprocessError(f"the splits are {', '.join(paths)}; one must be {FITTED_SPLIT!r}, to fit on")
+    for split in paths:
+        _check_split_name(split)
+    _check_free(folder, overwrite)
+    unfinished = folder.with_name(f".{folder.name}.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    try:
+        with (workers or Workers()).started():
+            graph = _Graph(spec, unfinished / "vocabularies")
+            splits = {}
+            # The fitted split first, whatever the order of the paths.
+            for name in sorted(paths, key=lambda name: name != FITTED_SPLIT):
+                staged = _staged(name, paths[name], spec, unfinished, progress)
+                if name == FITTED_SPLIT:
+                    progress.on_stage(f"fitting on {staged.num_rows:,} rows")
+                    graph.fit(staged)
+                splits[name] = _transform(graph.workflow, name, staged, unfinished, progress)
+            compiled = graph.compiled()
+            compiled.save(unfinished)
+            graph.workflow.save(unfinished / WORKFLOW_NAME)
+        shutil.rmtree(unfinished / "vocabularies")
+        spec.save(unfinished / SPEC_NAME)
+        rows = compiled.vocabularies.num_rows
+        tables = {name: TableInfo(rows[name], features[0].dim) for name, features in spec.tables.items()}
+        PreparedDataset(unfinished, spec, splits, tables).commit()
+        if folder.exists():
+            shutil.rmtree(folder)
+        unfinished.rename(folder)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return PreparedDataset.open(folder)
+
+
+def add_split(
+    folder: Path | str,
+    split: str,
+    path: Path | str,
+    *,
+    workers: Workers | None = None,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> PreparedDataset:
+    """Transforms more raw logs with the workflow that a prepared dataset was made with, as a later day's.
+
+    Args:
+        folder: The prepared dataset.
+        split: The new split's name.
+        path: Its raw files.
+        workers: Who does the work; by default this process.
+        overwrite: Whether a split of this name is replaced.
+        progress: Whom to tell.
+
+    Raises:
+        DatasetError: The folder is no prepared dataset.
+        RawFileError: A raw file is missing or wrong.
+        PreprocessError: The name is taken, or is that of the fitted split.
+    """
+    progress = progress or Progress()
+    dataset = PreparedDataset.open(folder)
+    _check_split_name(split)
+    if split == FITTED_SPLIT or (split in dataset.splits and not overwrite):
+        raise PreprocessError(f"{folder} has a split {split!r}; give another name, or replace all but the fitted one")
+    unfinished = dataset.path / f".{split}.unfinished"
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir()
+    try:
+        with (workers or Workers()).started():
+            workflow = nvtabular.Workflow.load(dataset.path / WORKFLOW_NAME)
+            staged = _staged(split, path, dataset.spec, unfinished, progress)
+            made = _transform(workflow, split, staged, unfinished, progress)
+        # dataset.json never names files that are not there, not even while an old split makes way for the new one.
+        others = {name: other for name, other in dataset.splits.items() if name != split}
+        replace(dataset, splits=others).commit()
+        shutil.rmtree(dataset.path / split, ignore_errors=True)
+        (unfinished / split).rename(dataset.path / split)
+        replace(dataset, splits={**others, split: made}).commit()
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return PreparedDataset.open(folder)
+
+
+def _check_split_name(name: str) -> None:
+    if not re.fullmatch(r"[A-Za-z0-9_-]+", name) or name in (WORKFLOW_NAME, "vocabularies"):
+        raise PreprocessError(
+            f"a split is named by letters, digits, '_' and '-', and not {WORKFLOW_NAME!r}; got {name!r}"
+        )
+
+
+def _check_free(folder: Path, overwrite: bool) -> None:
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return
+    if not (folder / DATASET_NAME).is_file():
+        raise PreprocessError(f"{folder} is there and is no prepared dataset; give another folder or remove it")
+    if not overwrite:
+        raise PreprocessError(
+            f"{folder} is a prepared dataset already; give another folder or replace it (--overwrite)"
+        )
+
+
+def _staged(name: str, path: Path | str, spec: FeatureSpec, folder: Path, progress: Progress) -> StagedSplit:
+    progress.on_stage(f"reading {path}")
+    staged = stage(path, spec, folder / "staged" / name, progress.on_rows)
+    (folder / name).mkdir()
+    save_raw_sample(folder / name, read_rows(path, spec, NUM_SAMPLED_ROWS))
+    return staged
+
+
+def _transform(workflow: nvtabular.Workflow, name: str, staged: StagedSplit, folder: Path, progress: Progress) -> Split:
+    """Transforms staged rows into `folder/name`, removes what was staged, and says what there is now."""
+    progress.on_stage(f"transforming {staged.num_rows:,} rows of {name}")
+    output = folder / name
+    names = [file.name for file in staged.files]
+    with _translated(f"split {name!r} cannot be transformed"):
+        workflow.transform(_dataset(staged)).to_parquet(str(output), output_files=names, row_group_size=_ROW_GROUP_ROWS)
+    shutil.rmtree(staged.files[0].parent)
+    files = tuple(SplitFile(f"{name}/{file}", pq.read_metadata(output / file).num_rows) for file in names)
+    split = Split(files, staged.positive_rate, staged.missing_rates)
+    if split.num_rows != staged.num_rows:
+        raise PreprocessError(f"split {name!r} has {staged.num_rows} raw and {split.num_rows} transformed rows")
+    return split
+
+
+def _dataset(staged: StagedSplit) -> Dataset:
+    return Dataset([str(file) for file in staged.files], engine="parquet", cpu=True, row_groups_per_part=1)
+
+
+@contextmanager
+def _translated(what: str) -> Iterator[None]:
+    """NVTabular raises whatever happened underneath; here it becomes the package's own error, with the cause."""
+    try:
+        with warnings.catch_warnings():
+            # Merlin calls its CPU mode experimental; it is the one that the tests hold the compiled transform against.
+            warnings.filterwarnings("ignore", message="Initializing an NVTabular Dataset in CPU mode")
+            yield
+    except Exception as exc:
+        cause = exc.__cause__ or exc
+        raise PreprocessError(f"{what}: {exc} ({type(cause).__name__}: {cause})") from exc
+
+
+class _Categorify(ops.Categorify):  # type: ignore[misc]
+    """NVTabular's Categorify, also where a partition has no value of a feature at all, which NVTabular fails on."""
+
+    def transform(self, col_selector: ColumnSelector, df: pd.DataFrame) -> pd.DataFrame:
+        void = [name for name in col_selector.names if not df[name].notna().any()]
+        known = ColumnSelector([name for name in col_selector.names if name not in void])
+        transformed = super().transform(known, df)
+        for name in void:
+            transformed[name] = np.full(len(df), MISSING_ID, dtype=np.int64)
+        return transformed
+
+
+class _Graph:
+    """The workflow of a feature spec, with hands on the operators that are fitted."""
+
+    def __init__(self, spec: FeatureSpec, vocabularies: Path) -> None:
+        self._spec = spec
+        self._categorify = _categorify(spec, vocabularies) if spec.categorical else None
+        self._normalize: dict[str, ops.Normalize] = {}
+        nodes = ColumnSelector([spec.label])
+        for steps, names in _alike(spec.continuous).items():
+            nodes = nodes + self._dense_node(names, steps)
+        if self._categorify is not None:
+            groups = [[feature.name for feature in features] for features in spec.tables.values()]
+            nodes = nodes + ([group if len(group) > 1 else group[0] for group in groups] >> self._categorify)
+        self.workflow = nvtabular.Workflow(nodes)
+
+    def _dense_node(self, names: list[str], like: ContinuousFeature) -> nvtabular.WorkflowNode:
+        node = names >> ops.FillMissing(fill_val=like.fill)
+        if like.clip_min is not None or like.clip_max is not None:
+            node = node >> ops.Clip(min_value=like.clip_min, max_value=like.clip_max)
+        if like.log:
+            node = node >> ops.LogOp()
+        if like.normalize:
+            normalize = ops.Normalize(out_dtype=np.float32)
+            self._normalize |= dict.fromkeys(names, normalize)
+            return node >> normalize
+        return node >> ops.LambdaOp(_float32, dtype=np.float32)
+
+    def fit(self, staged: StagedSplit) -> None:
+        """Fits on staged rows.
+
+        Raises:
+            PreprocessError: A feature has no value at all, or no finite mean.
+        """
+        for feature in self._spec.features:
+            if staged.missing_rates[feature.name] == 1.0:
+                raise PreprocessError(
+                    f"feature {feature.name!r} has no value in any row; take it out of the feature spec"
+                )
+        with _translated("the workflow cannot be fitted"):
+            self.workflow.fit(_dataset(staged))
+        for name, operator in self._normalize.items():
+            if not math.isfinite(operator.means[name]):
+                raise PreprocessError(
+                    f"feature {name!r} has the mean {operator.means[name]}; set clip_min and clip_max"
+                )
+
+    def compiled(self) -> CompiledTransform:
+        """The fit as plain data."""
+        vocabularies = {}
+        for table, features in self._spec.tables.items():
+            assert self._categorify is not None
+            storage = "_".join(feature.name for feature in features)
+            vocabularies[table] = _known_values(self._categorify.categories[storage], storage, features[0].dtype)
+        return CompiledTransform(
+            [
+                self._dense_feature(feature) if isinstance(feature, ContinuousFeature) else _table_feature(feature)
+                for feature in self._spec.features
+            ],
+            Vocabularies.build(vocabularies),
+        )
+
+    def _dense_feature(self, feature: ContinuousFeature) -> Feature:
+        mean = std = None
+        if feature.normalize:
+            operator = self._normalize[feature.name]
+            mean, std = operator.means[feature.name], operator.stds[feature.name]
+            # A single row has no standard deviation; NVTabular then treats it as 0.
+            std = std if math.isfinite(std) else 0.0
+        steps = DenseSteps(feature.fill, feature.clip_min, feature.clip_max, feature.log, mean, std)
+        return Feature(feature.name, "continuous", feature.dtype, steps=steps)
+
+
+def _float32(column: pd.Series) -> pd.Series:
+    return column.astype(np.float32)
+
+
+def _alike(features: tuple[ContinuousFeature, ...]) -> dict[ContinuousFeature, list[str]]:
+    """Groups features that go through the same steps, because each operator costs a pass."""
+    groups: dict[ContinuousFeature, list[str]] = {}
+    for feature in features:
+        groups.setdefault(replace(feature, name="", dtype="float64"), []).append(feature.name)
+    return groups
+
+
+def _categorify(spec: FeatureSpec, vocabularies: Path) -> _Categorify:
+    thresholds, sizes = {}, {}
+    for features in spec.tables.values():
+        storage = "_".join(feature.name for feature in features)
+        if len(features) > 1 and storage in spec.columns:
+            raise PreprocessError(
+                f"NVTabular calls the vocabulary of {features[0].table!r} {storage!r}; rename that column"
+            )
+        for name in (storage, *(feature.name for feature in features)):
+            thresholds[name], sizes[name] = features[0].frequency_threshold, features[0].max_size
+    operator = _Categorify(freq_threshold=thresholds, out_path=str(vocabularies), dtype=np.int64)
+    # The constructor refuses both limits at once, for no reason: the fit applies the threshold, then the size.
+    operator.max_size = sizes
+    return operator
+
+
+def _table_feature(feature: CategoricalFeature) -> Feature:
+    return Feature(
+        feature.name,
+        "categorical",
+        feature.dtype,
+        is_list=feature.is_list,
+        table=feature.table,
+        dim=feature.dim,
+        combiner=feature.combiner,
+    )
+
+
+def _known_values(path: str, column: str, dtype: str) -> TextValues | npt.NDArray[np.int64]:
+    """Reads the vocabulary that NVTabular wrote: its rows stand in the order of their ids."""
+    values = pq.read_table(path, columns=[column])[column].cast(pa.string()).drop_null()
+    if dtype == "int64":
+        ints: npt.NDArray[np.int64] = values.cast(pa.int64()).to_numpy()
+        return ints
+    array = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], pa.string())
+    offsets = np.frombuffer(array.buffers()[1], dtype=np.int32)[array.offset : array.offset + len(array) + 1]
+    data = np.frombuffer(array.buffers()[2] or b"", dtype=np.uint8)[offsets[0] : offsets[-1]]
+    return TextValues(data, (offsets - offsets[0]).astype(np.int64))
