@@ -8,6 +8,7 @@ import sys
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from rankhouse.cli import bench, checkpoint, data, demo, export, plan, score, serve, train, version
 from rankhouse.embedding_cache.format.errors import FormatError
@@ -38,7 +39,7 @@ def main() -> None:
     try:
         app()
     except (FormatError, KernelError, ServingError, TrainingError) as error:
-        Console(stderr=True).print(f"[bold red]error:[/] {error}", highlight=False, soft_wrap=True)
+        Console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         sys.exit(1)
 
 
