@@ -1,5 +1,6 @@
 """`rankhouse export`: a trained run becomes a version."""
 
+import os
 import time
 from pathlib import Path
 from typing import Annotated
@@ -16,6 +17,7 @@ def export(
     checkpoint: Annotated[Path | None, typer.Option(help="A checkpoint's folder; default is the newest.")] = None,
 ) -> None:
     """Writes a run's model as a new version, after checking that it scores as the trainer does."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     from rankhouse.training.export import export_version
 
     console = Console()
@@ -35,5 +37,6 @@ def export(
         f"[bold]{version.name}[/] of {model} in {store}: {version.num_bytes:,} bytes, {rows:,} rows in "
         f"{len(version.tables)} tables, {time.monotonic() - began:.1f} s",
         highlight=False,
+        soft_wrap=True,
     )
     console.print(f"golden requests: {sum(len(golden.scores) for golden in version.golden())} rows reproduced")

@@ -5,6 +5,7 @@ The only importer of tf2onnx, and in training the only one of ONNX Runtime, whic
 
 import contextlib
 import logging
+import os
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -98,11 +99,18 @@ def _compare(path: Path, scores: Any, *, num_dense: int, embeddings_dim: int) ->
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """tf2onnx logs each of its passes; what goes wrong becomes an error of ours."""
+    """Silences tf2onnx, which logs each of its passes, and TensorFlow's C++, which greets from below Python's streams.
+
+    What goes wrong becomes an error of ours.
+    """
     logger = logging.getLogger("tf2onnx")
-    level = logger.level
+    level, stderr = logger.level, os.dup(2)
     logger.setLevel(logging.CRITICAL)
     try:
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
         yield
     finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
         logger.setLevel(level)
