@@ -16,8 +16,9 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 
-# Pairs of values made at once: 512 KiB of 64-bit words, which stay in a core's cache through all passes.
-_BLOCK_PAIRS = 1 << 15
+# Pairs of values made at once: 64 KiB of 64-bit words stay in a core's cache through all passes, and are few enough for
+# malloc to have them at hand; twice as many come from the kernel, page by page, and halve the speed.
+_BLOCK_PAIRS = 1 << 13
 
 
 def table_key(seed: int, table: str) -> int:
