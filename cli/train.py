@@ -31,8 +31,9 @@ def train(
 ) -> None:
     """Train a model on one rank or many.
 
-    Ctrl-C or SIGTERM saves a checkpoint and exits with status 130. With --resume the run goes on from there as if it
-    had never stopped, on the same or another number of ranks.
+    Ctrl-C or SIGTERM saves a checkpoint and exits with status 130.
+    --resume goes on from there as if the run had never stopped, also on
+    another number of ranks.
     """
     from rankhouse.training.launch import check_hosts, launch
     from rankhouse.training.raw_data import prepare

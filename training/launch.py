@@ -164,7 +164,7 @@ class _Ranks:
 
 
 def _worker_command(run: RunFolder) -> list[str]:
-    return [sys.executable, "-m", "rankhouse.training.worker", str(run.path.resolve())]
+    return [sys.executable, "-m", "rankhouse.training.worker", str(run.path)]
 
 
 def _environment(rank: int, num_ranks: int, port: int | None) -> dict[str, str]:
