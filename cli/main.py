@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from rankhouse.cli import bench, checkpoint, data, demo, export, plan, score, serve, train, version
+from rankhouse.embedding_cache.errors import EmbeddingCacheError
 from rankhouse.embedding_cache.format.errors import FormatError
 from rankhouse.kernels.errors import KernelError
 from rankhouse.serving.errors import ServingError
@@ -38,7 +39,7 @@ def main() -> None:
     """Runs a command; the project's own errors become one line on stderr and exit status 1."""
     try:
         app()
-    except (FormatError, KernelError, ServingError, TrainingError) as error:
+    except (EmbeddingCacheError, FormatError, KernelError, ServingError, TrainingError) as error:
         Console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         sys.exit(1)
 
