@@ -6,6 +6,7 @@ A recipe names only what differs from the defaults below. `load_recipe` reads on
 
 import dataclasses
 import difflib
+import math
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -125,7 +126,11 @@ class Config:
 
     def to_yaml(self) -> str:
         """Returns the whole configuration, defaults included, as a recipe."""
-        return yaml.safe_dump(_plain(dataclasses.asdict(self)), sort_keys=False, default_flow_style=None)
+        lines = []
+        for section, values in dataclasses.asdict(self).items():
+            lines.append(f"{section}:")
+            lines += [f"  {key}: {_yaml_value(value)}" for key, value in values.items()]
+        return "\n".join(lines) + "\n"
 
 
 def load_recipe(recipe: str | Path, *, overrides: Sequence[str] = ()) -> Config:
@@ -233,8 +238,8 @@ def _nearest(key: str, known: Mapping[str, object], prefix: str) -> str:
     return f"known keys: {', '.join(prefix + name for name in known)}"
 
 
-def _plain(value: Any) -> Any:
-    """Turns tuples into lists, which YAML shows without a tag."""
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    return list(value) if isinstance(value, tuple) else value
+def _yaml_value(value: Any) -> str:
+    """Writes a value on one line."""
+    plain = list(value) if isinstance(value, tuple) else value
+    text: str = yaml.safe_dump(plain, default_flow_style=True, width=math.inf)
+    return text.removesuffix("...\n").strip()

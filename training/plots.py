@@ -13,6 +13,7 @@ TRAIN, VALID, SHARED, MUTED = "#2f6db5", "#d9822b", "#b9c2cc", "#5c6873"
 TABLES = ("#2f6db5", "#5b97d1", "#93bce4")
 
 STYLE = {
+    "axes.axisbelow": True,
     "axes.edgecolor": "#8a949e",
     "axes.grid": True,
     "axes.labelcolor": MUTED,
@@ -111,7 +112,7 @@ def _line(axes: Axes, metrics: Sequence[dict[str, Any]], key: str, **style: Any)
         axes.plot(*zip(*points, strict=True), linewidth=1.8, markersize=5, **style)
 
 
-def _plot(draw: Callable[[Axes], None], *, height: float = 3.4, width: float = 6.4, over_steps: bool = True) -> str:
+def _plot(draw: Callable[[Axes], None], *, height: float = 3.4, width: float = 5.0, over_steps: bool = True) -> str:
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(width, height), layout="constrained")
         axes = figure.add_subplot()

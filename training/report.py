@@ -24,7 +24,7 @@ PAGE = """<!doctype html>
   .figures div {{ background: #f4f6f8; border-radius: .5rem; flex: 1 1 8rem; padding: .75rem 1rem; }}
   .figures b {{ display: block; font-size: 1.5rem; font-weight: 600; white-space: nowrap; }}
   .figures span {{ color: #5c6873; font-size: .85rem; }}
-  .plots {{ display: grid; gap: 1.5rem; grid-template-columns: repeat(auto-fit, minmax(26rem, 1fr)); }}
+  .plots {{ display: grid; gap: 1.5rem; grid-template-columns: repeat(auto-fit, minmax(20rem, 1fr)); }}
   figure {{ margin: 0; }}
   figcaption {{ font-weight: 600; }}
   img {{ height: auto; width: 100%; }}
@@ -38,6 +38,8 @@ PAGE = """<!doctype html>
 <div class="figures">{figures}</div>
 <div class="plots">{plots}</div>
 <h2>Who holds which table</h2>
+<p class="lead">The weights in each rank's memory. Blue: tables that one rank holds. Grey: copies of small tables, which every
+rank holds. The optimizer's state comes on top.</p>
 {plan}
 <h2>Configuration</h2>
 <pre>{config}</pre>
@@ -99,11 +101,11 @@ def _figures(run: RunFolder) -> list[tuple[str, str]]:
 
 def _plan_table(plan: dict[str, Any]) -> str:
     rows = []
-    for table, placement in zip(plan["tables"], plan["placements"], strict=True):
+    placed = zip(plan["tables"], plan["placements"], strict=True)
+    for table, placement in sorted(placed, key=lambda pair: -pair[0]["num_rows"] * pair[0]["dim"]):
         where = "every rank" if placement["mode"] == "data_parallel" else f"rank {placement['rank']}"
         size = table["num_rows"] * table["dim"] * 4 / 2**20
         rows.append((table["name"], f"{table['num_rows']:,}", str(table["dim"]), f"{size:,.2f}", where))
-    rows.sort(key=lambda row: -float(row[3].replace(",", "")))
     return _table(("table", "rows", "width", "MiB", "held by"), rows, numbers=(1, 2, 3))
 
 

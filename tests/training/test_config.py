@@ -1,0 +1,90 @@
+from pathlib import Path
+
+import pytest
+
+from rankhouse.training.config import Config, TrainingConfig, find_recipe, load_recipe, override, parse_config
+from rankhouse.training.errors import ConfigError
+
+
+def test_the_shipped_recipe_loads_by_name_and_by_path() -> None:
+    recipe = load_recipe("dlrm")
+    assert recipe == load_recipe(find_recipe("dlrm"))
+    assert recipe.model.bottom_mlp == (512, 256)
+
+
+def test_an_empty_recipe_is_all_defaults() -> None:
+    assert parse_config("", source="empty") == Config()
+
+
+def test_the_resolved_configuration_reads_back_equal() -> None:
+    config = load_recipe("dlrm", overrides=["data.path='a: b'", "model.top_mlp=[]", "training.learning_rate=1e-9"])
+    assert parse_config(config.to_yaml(), source="resolved") == config
+
+
+def test_overrides_are_applied_in_order() -> None:
+    config = override(Config(), ["training.seed=3", "training.learning_rate=1e-3", "training.seed=4"])
+    assert (config.training.seed, config.training.learning_rate) == (4, 0.001)
+
+
+def test_an_integer_is_a_number() -> None:
+    assert override(Config(), ["training.learning_rate=1"]).training.learning_rate == 1.0
+
+
+@pytest.mark.parametrize(
+    ("settings", "num_steps"),
+    [(TrainingConfig(batch_size=100, epochs=2), 6), (TrainingConfig(batch_size=100, epochs=2, max_steps=4), 4)],
+)
+def test_steps_of_a_run(settings: TrainingConfig, num_steps: int) -> None:
+    assert settings.num_steps(num_rows=201) == num_steps
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("training.learning_rat=1", "unknown key training.learning_rat; did you mean training.learning_rate?"),
+        ("trainin.seed=1", "unknown key trainin; did you mean training?"),
+        ("training.zzz=1", "unknown key training.zzz; known keys: training.batch_size, "),
+        ("training.seed=abc", "training.seed is 'abc'; expected an integer"),
+        ("training.epochs=true", "training.epochs is True; expected an integer"),
+        ("training.learning_rate=fast", "training.learning_rate is 'fast'; expected a number"),
+        ("training.learning_rate=0", "training.learning_rate is 0.0; expected a number above 0"),
+        ("training.batch_size=0", "training.batch_size is 0; expected at least 1"),
+        ("training.optimizer=adam", "training.optimizer is 'adam'; expected one of 'adagrad', 'sgd'"),
+        ("model.top_mlp=3", "model.top_mlp is 3; expected a list of integers"),
+        ("model.top_mlp=[8, 0]", "model.top_mlp is 0; expected widths of at least 1"),
+        ("data.shuffle=1", "data.shuffle is 1; expected true or false"),
+        ("training=1", "--set training=1: expected section.key=value"),
+        ("training.seed", "--set training.seed: expected section.key=value"),
+        ("training.seed=[", "--set training.seed=[: '[' is not a YAML value"),
+        (
+            "parallel.data_parallel_threshold_rows=-1",
+            "parallel.data_parallel_threshold_rows is -1; expected at least 0",
+        ),
+    ],
+)
+def test_a_wrong_setting_is_refused_by_name(setting: str, message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        override(Config(), [setting])
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("training: {sed: 1}", "unknown key training.sed; did you mean training.seed?"),
+        ("training: 3", "training. must be a mapping"),
+        ("- 1", "a recipe must be a mapping"),
+        ("a: [", "is not valid YAML"),
+    ],
+)
+def test_a_wrong_recipe_is_refused_with_its_file(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"mine\.yaml") as error:
+        load_recipe(path)
+    assert message in str(error.value)
+
+
+def test_an_unknown_recipe_names_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match="there is no recipe 'dlmr'.*dlrm"):
+        load_recipe("dlmr")
