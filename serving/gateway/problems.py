@@ -52,6 +52,7 @@ _INTERNAL = grpc.StatusCode.INTERNAL
 _UNPROCESSABLE, _SERVICE_UNAVAILABLE = HTTPStatus(422), HTTPStatus(503)
 
 INTERNAL = Kind(HTTPStatus(500), _INTERNAL, "internal", "The gateway failed")
+TRITON = Kind(HTTPStatus(502), _INTERNAL, "triton", "Triton failed")
 
 KINDS: dict[type[BaseException], Kind] = {
     errors.MalformedBodyError: Kind(HTTPStatus(400), _INVALID, "malformed-body", "The body is not JSON"),
@@ -74,7 +75,7 @@ KINDS: dict[type[BaseException], Kind] = {
     errors.NotReadyError: Kind(_SERVICE_UNAVAILABLE, _UNAVAILABLE, "not-ready", "The gateway is not ready"),
     errors.TritonUnavailableError: Kind(_SERVICE_UNAVAILABLE, _UNAVAILABLE, "not-ready", "Triton is not ready"),
     errors.UnknownModelError: Kind(_SERVICE_UNAVAILABLE, _UNAVAILABLE, "not-ready", "Triton has no such version"),
-    errors.TritonError: Kind(HTTPStatus(502), _INTERNAL, "triton", "Triton gave no answer"),
+    errors.TritonError: TRITON,
     errors.NonFiniteScoreError: Kind(HTTPStatus(500), _INTERNAL, "non-finite-score", "The model gave no number"),
 }
 
@@ -85,11 +86,11 @@ def kind_of(error: BaseException) -> Kind:
 
 
 def problem_of(error: BaseException, request_id: str) -> Problem:
-    """Says what a caller may know of an error. What we did not foresee goes to the log and not to the caller."""
+    """Says what a caller may know of an error. Traces of the system's inside go to the log and not to the caller."""
     kind = kind_of(error)
-    if kind is INTERNAL:
+    if kind in (INTERNAL, TRITON):
         _log.error("request %s failed", request_id, exc_info=error)
-        detail = f"an error that nobody foresaw; the gateway's log has it under the request id {request_id}"
+        detail = f"an error that is not the request's; the gateway's log has it under the request id {request_id}"
     else:
         detail = str(error)
     path = error.path if isinstance(error, errors.RequestError) else ""

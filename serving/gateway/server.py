@@ -92,7 +92,7 @@ class Gateway:
             AddressError: One of them is taken, or not ours to take.
         """
         host = self._settings.host
-        rest_socket = _listening(host, self.port)
+        rest_socket = listening_socket(host, self.port)
         self.port = rest_socket.getsockname()[1]
         add_RankingServicer_to_server(RankingService(self._scorer), self._grpc)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
@@ -108,7 +108,7 @@ class Gateway:
             asyncio.create_task(self._rest.serve(sockets=[rest_socket])),
             asyncio.create_task(self._keep_reporting_health()),
         ]
-        while not self._rest.started:
+        while not self._rest.started and not self._tasks[0].done():
             await asyncio.sleep(0.005)
 
     async def stop(self, *, drain_seconds: float = 0.0) -> None:
@@ -141,7 +141,12 @@ class Gateway:
             await self._report_health()
 
 
-def _listening(host: str, port: int) -> socket.socket:
+def listening_socket(host: str, port: int) -> socket.socket:
+    """Listens on a port for REST.
+
+    Raises:
+        AddressError: It is taken, or not ours to take.
+    """
     # asyncio turns Nagle's algorithm off only where the protocol is named; with it, answers come 40 ms late.
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)

@@ -3,7 +3,7 @@ import logging
 import pytest
 
 from rankhouse.serving import errors
-from rankhouse.serving.gateway.problems import INTERNAL, KINDS, kind_of, problem_of
+from rankhouse.serving.gateway.problems import INTERNAL, KINDS, TRITON, Kind, kind_of, problem_of
 
 
 def test_every_error_of_a_request_has_a_kind() -> None:
@@ -22,10 +22,15 @@ def test_an_error_of_triton_without_a_kind_of_its_own_has_that_of_its_base() -> 
     assert kind_of(errors.InvalidTensorsError("")).slug == "triton"
 
 
-def test_an_unforeseen_error_goes_to_the_log_and_not_to_the_caller(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("error", "kind"), [(ZeroDivisionError("a secret"), INTERNAL), (errors.TritonError("a secret"), TRITON)]
+)
+def test_the_system_s_inside_goes_to_the_log_and_not_to_the_caller(
+    error: Exception, kind: Kind, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.ERROR):
-        problem = problem_of(ZeroDivisionError("a secret"), "id-2")
-    assert (problem.type, problem.status) == (INTERNAL.type, 500)
+        problem = problem_of(error, "id-2")
+    assert (problem.type, problem.status) == (kind.type, kind.status)
     assert "a secret" not in problem.detail
     assert "id-2" in problem.detail
     assert "a secret" in caplog.text

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ import httpx
 import pytest
 
 from rankhouse.embedding_cache.format.version import Version
+from rankhouse.serving.gateway.server import listening_socket
 from rankhouse.serving.processes import ChildProcess, free_port
 from rankhouse.serving.triton_server import TritonServer
 from tests.serving.gateway.half_request import HalfRequest
@@ -72,6 +74,12 @@ def test_sigterm_drains(
     assert f"model = {MODEL}" in log
     assert f"serves {served_version.name}" in log
     assert "Traceback" not in log
+
+
+def test_answers_do_not_wait_for_nagle() -> None:
+    with listening_socket("127.0.0.1", 0) as listener:
+        # What asyncio looks at before it sets TCP_NODELAY on the connections.
+        assert listener.proto == socket.IPPROTO_TCP
 
 
 @pytest.mark.parametrize(
