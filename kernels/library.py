@@ -73,24 +73,27 @@ class Executor(ctypes.Structure):
     ]
 
 
+_LOOKUP, _TABLE_UPDATES, _EXECUTOR = ctypes.POINTER(Lookup), ctypes.POINTER(Update), ctypes.POINTER(Executor)
+_GRADIENTS, _INT64S = ctypes.POINTER(SparseGradientBuffer), ctypes.POINTER(ctypes.c_int64)
+_POINTER, _INT32, _INT64, _FLOAT = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_float
+_WORKSPACE_AND_STREAM = [_POINTER, _INT64, _POINTER]
+
 _FUNCTIONS: dict[str, list[Any]] = {
-    "rh_pooled_lookup": [ctypes.POINTER(Lookup), ctypes.c_void_p, ctypes.POINTER(Executor)],
-    "rh_gradient_capacity": [ctypes.POINTER(Lookup), ctypes.POINTER(ctypes.c_int64)],
-    "rh_pooled_lookup_gradient": [
-        ctypes.POINTER(Lookup),
-        ctypes.c_void_p,
-        ctypes.POINTER(SparseGradientBuffer),
-        ctypes.POINTER(Executor),
-    ],
-    "rh_apply_sgd": [ctypes.POINTER(Update), ctypes.c_int32, ctypes.c_float, ctypes.POINTER(Executor)],
-    "rh_apply_adagrad": [
-        ctypes.POINTER(Update),
-        ctypes.c_int32,
-        ctypes.c_float,
-        ctypes.c_float,
-        ctypes.POINTER(Executor),
-    ],
     "rh_built_with_cuda": [],
+    "rh_pooled_lookup": [_LOOKUP, _POINTER, _EXECUTOR],
+    "rh_gradient_capacity": [_LOOKUP, _INT64S],
+    "rh_pooled_lookup_gradient": [_LOOKUP, _POINTER, _GRADIENTS, _EXECUTOR],
+    "rh_apply_sgd": [_TABLE_UPDATES, _INT32, _FLOAT, _EXECUTOR],
+    "rh_apply_adagrad": [_TABLE_UPDATES, _INT32, _FLOAT, _FLOAT, _EXECUTOR],
+    "rh_pooled_lookup_workspace_cuda": [_LOOKUP, _INT64S],
+    "rh_pooled_lookup_cuda": [_LOOKUP, _POINTER, *_WORKSPACE_AND_STREAM],
+    "rh_pooled_lookup_gradient_workspace_cuda": [_LOOKUP, _INT64S],
+    "rh_pooled_lookup_gradient_cuda": [_LOOKUP, _POINTER, _GRADIENTS, _POINTER, *_WORKSPACE_AND_STREAM],
+    "rh_lookup_check_cuda": [_LOOKUP, _POINTER, _POINTER],
+    "rh_apply_workspace_cuda": [_INT32, _INT64S],
+    "rh_apply_sgd_cuda": [_TABLE_UPDATES, _INT32, _FLOAT, *_WORKSPACE_AND_STREAM],
+    "rh_apply_adagrad_cuda": [_TABLE_UPDATES, _INT32, _FLOAT, _FLOAT, *_WORKSPACE_AND_STREAM],
+    "rh_apply_check_cuda": [_TABLE_UPDATES, _INT32, _POINTER, _POINTER],
 }
 
 

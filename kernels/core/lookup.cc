@@ -79,6 +79,19 @@ std::vector<int64_t> Lookup::IdsPerTable() const {
   return count;
 }
 
+void ThrowFault(const Lookup& lookup, int64_t f, int64_t sample, Bag bag, const int64_t* ids) {
+  const Feature& feature = lookup.features()[f];
+  Require(bag.Within(feature), "offsets of feature ", f, ", sample ", sample, " run from ", bag.begin, " to ", bag.end,
+          ": expected them never to fall and to stay within ", feature.first_id, " to ", feature.last_id);
+  for (int64_t position = 0; position < bag.end - bag.begin; ++position) {
+    if (0 <= ids[position] && ids[position] < feature.num_rows) continue;
+    throw Error(RH_OUT_OF_RANGE,
+                StrCat("id ", ids[position], " of feature ", f, " (sample ", sample, ", position ", position,
+                       " in its bag) is out of range: table ", feature.table, " has ", feature.num_rows, " rows"));
+  }
+  throw Error(RH_INTERNAL, "the ids changed while they were read");
+}
+
 void FirstFault::Report(const Lookup& lookup, const Feature& feature, int64_t sample) noexcept {
   const int64_t bag = (&feature - lookup.features().data()) * lookup.batch_size() + sample;
   int64_t seen = bag_.load(std::memory_order_relaxed);
@@ -89,20 +102,10 @@ void FirstFault::Report(const Lookup& lookup, const Feature& feature, int64_t sa
 void FirstFault::Check(const Lookup& lookup) const {
   const int64_t fault = bag_.load(std::memory_order_relaxed);
   if (fault == kNone) return;
-  const int64_t f = fault / lookup.batch_size();
+  const int64_t feature = fault / lookup.batch_size();
   const int64_t sample = fault % lookup.batch_size();
-  const Feature& feature = lookup.features()[f];
-  const Bag bag = lookup.bag(feature, sample);
-  Require(bag.Within(feature), "offsets of feature ", f, ", sample ", sample, " run from ", bag.begin, " to ", bag.end,
-          ": expected them never to fall and to stay within ", feature.first_id, " to ", feature.last_id);
-  for (int64_t n = bag.begin; n < bag.end; ++n) {
-    const int64_t id = lookup.ids()[n];
-    if (0 <= id && id < feature.num_rows) continue;
-    throw Error(RH_OUT_OF_RANGE,
-                StrCat("id ", id, " of feature ", f, " (sample ", sample, ", position ", n - bag.begin,
-                       " in its bag) is out of range: table ", feature.table, " has ", feature.num_rows, " rows"));
-  }
-  throw Error(RH_INTERNAL, "the ids changed while they were read");
+  const Bag bag = lookup.bag(lookup.features()[feature], sample);
+  ThrowFault(lookup, feature, sample, bag, lookup.ids() + bag.begin);
 }
 
 }  // namespace rankhouse

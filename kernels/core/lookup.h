@@ -7,6 +7,7 @@
 #include <limits>
 #include <vector>
 
+#include "core/host_device.h"
 #include "rankhouse/kernels.h"
 
 namespace rankhouse {
@@ -30,7 +31,7 @@ struct Bag {
   int64_t end;
 
   // True if the feature owns these positions, so that they can be read.
-  bool Within(const Feature& feature) const {
+  RH_HOST_DEVICE bool Within(const Feature& feature) const {
     return feature.first_id <= begin && begin <= end && end <= feature.last_id;
   }
 };
@@ -73,6 +74,10 @@ class Lookup {
   std::vector<Feature> features_;
   int64_t width_ = 0;
 };
+
+// Throws the Error of a bag that is wrong: its offsets, or an id in it. `ids` are the bag's, and are read only where
+// the offsets are good.
+[[noreturn]] void ThrowFault(const Lookup& lookup, int64_t feature, int64_t sample, Bag bag, const int64_t* ids);
 
 // Collects from several threads the first bag of a batch that is wrong: its offsets, or an id in it.
 class FirstFault {

@@ -19,16 +19,22 @@ void CheckUpdates(const rh_update* updates, int32_t num_tables, bool has_accumul
   }
 }
 
+void ThrowUpdateFault(const rh_update& update, int32_t table, int64_t position, int64_t id, int64_t previous) {
+  if (id < 0 || id >= update.num_rows) {
+    throw Error(RH_OUT_OF_RANGE,
+                StrCat("id ", id, " at position ", position, " of the gradient is out of range: table ", table, " has ",
+                       update.num_rows, " rows"));
+  }
+  throw Error(RH_INVALID_ARGUMENT,
+              StrCat("ids of the gradient of table ", table, " must increase, but ", id, " at position ", position,
+                     " follows ", previous, ": combine duplicates first"));
+}
+
 void CheckUpdateIds(const rh_update& update, int32_t table) {
   int64_t previous = -1;
   for (int64_t k = 0; k < update.num_ids; ++k) {
     const int64_t id = update.ids[k];
-    if (id < 0 || id >= update.num_rows) {
-      throw Error(RH_OUT_OF_RANGE, StrCat("id ", id, " at position ", k, " of the gradient is out of range: table ",
-                                          table, " has ", update.num_rows, " rows"));
-    }
-    Require(id > previous, "ids of the gradient of table ", table, " must increase, but ", id, " at position ", k,
-            " follows ", previous, ": combine duplicates first");
+    if (id <= previous || id >= update.num_rows) ThrowUpdateFault(update, table, k, id, previous);
     previous = id;
   }
 }

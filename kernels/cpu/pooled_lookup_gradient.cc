@@ -66,7 +66,7 @@ RH_INLINE void AddUpRunsOf(const Source& source, const TableKeys& table, int64_t
   constexpr int64_t kMaxColumns = 256;
   const int64_t dim = kDim > 0 ? kDim : table_dim;
   const uint64_t* keys_end = table.keys + table.num_keys;
-  float partial[kDim > 0 ? kDim : kMaxColumns];
+  float partial[kDim > 0 ? kDim : kMaxColumns] = {};
   for (int64_t run = first; run < last; ++run) {
     const uint64_t* run_end = table.keys + table.starts[run + 1];
     for (int64_t column = 0; column < dim; column += kMaxColumns) {

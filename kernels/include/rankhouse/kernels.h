@@ -159,6 +159,45 @@ RH_API int rh_apply_sgd(const rh_update* updates, int32_t num_tables, float lear
 RH_API int rh_apply_adagrad(const rh_update* updates, int32_t num_tables, float learning_rate, float epsilon,
                             const rh_executor* executor);
 
+// ---------------------------------------------------------------------------------------------------------------------
+// The same on a GPU
+// ---------------------------------------------------------------------------------------------------------------------
+//
+// What the kernels read and write lies in device memory: table rows, ids, offsets, out, grad, the ids and rows of
+// sparse gradients, what rh_update points to, and the workspace. The structs themselves and the other arrays (tables,
+// feature_tables, combiners, hotness, gradients, updates) lie in host memory and may be reused when the call returns.
+//
+// Calls queue their work on `stream` (a cudaStream_t) of the current device and return without waiting. What only the
+// kernels can see, bad ids and offsets, they record in the workspace, where the *_check_cuda functions find it.
+//
+// A workspace holds at least as many bytes as its *_workspace_cuda function says, which depends on the sizes in the
+// arguments alone, and belongs to one call until the stream has passed it.
+
+// As rh_pooled_lookup.
+RH_API int rh_pooled_lookup_workspace_cuda(const rh_lookup* lookup, int64_t* bytes);
+RH_API int rh_pooled_lookup_cuda(const rh_lookup* lookup, float* out, void* workspace, int64_t workspace_bytes,
+                                 void* stream);
+
+// As rh_pooled_lookup_gradient, but the numbers of unique ids go to num_rows [T] in device memory, and
+// gradients[t].num_rows is left alone. Where offsets is not NULL, the ids of a table cannot be counted before: a
+// capacity below its unique ids is then found by the kernels.
+RH_API int rh_pooled_lookup_gradient_workspace_cuda(const rh_lookup* lookup, int64_t* bytes);
+RH_API int rh_pooled_lookup_gradient_cuda(const rh_lookup* lookup, const float* grad, rh_sparse_gradient* gradients,
+                                          int64_t* num_rows, void* workspace, int64_t workspace_bytes, void* stream);
+
+// Waits for the stream and returns what the lookup or gradient call with this workspace found wrong.
+RH_API int rh_lookup_check_cuda(const rh_lookup* lookup, const void* workspace, void* stream);
+
+// As rh_apply_sgd and rh_apply_adagrad.
+RH_API int rh_apply_workspace_cuda(int32_t num_tables, int64_t* bytes);
+RH_API int rh_apply_sgd_cuda(const rh_update* updates, int32_t num_tables, float learning_rate, void* workspace,
+                             int64_t workspace_bytes, void* stream);
+RH_API int rh_apply_adagrad_cuda(const rh_update* updates, int32_t num_tables, float learning_rate, float epsilon,
+                                 void* workspace, int64_t workspace_bytes, void* stream);
+
+// Waits for the stream and returns what the apply call with this workspace found wrong.
+RH_API int rh_apply_check_cuda(const rh_update* updates, int32_t num_tables, const void* workspace, void* stream);
+
 #ifdef __cplusplus
 }  // extern "C"
 #endif
