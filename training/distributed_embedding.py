@@ -196,7 +196,7 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
         )
         bound = _keyed_bound(spec)
         if bound is None:
-            initial = tf_keras.initializers.get(spec.embeddings_initializer)(table.shape, dtype=tf.float32)
+            initial = spec.embeddings_initializer(table.shape, dtype=tf.float32)
             if self.plan.placement(spec.name).mode == "data_parallel":
                 initial = self.ranks.broadcast(initial, name=f"{self.name}_{spec.name}_initial")
             table.assign(initial)

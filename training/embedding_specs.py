@@ -22,8 +22,8 @@ class EmbeddingSpec:
         output_dim: Width of a row.
         name: Unique name of the table.
         combiner: How an input's rows are pooled unless the input says otherwise: "sum" or "mean".
-        embeddings_initializer: A Keras initializer; None draws each row from (seed, table, row), the same on any number
-            of ranks, uniform in ±1/sqrt(input_dim).
+        embeddings_initializer: A Keras initializer, its name or its configuration; None draws each row from
+            (seed, table, row), the same on any number of ranks, uniform in ±1/sqrt(input_dim).
     """
 
     input_dim: int
@@ -40,6 +40,8 @@ class EmbeddingSpec:
             if not isinstance(value, int) or value < 1:
                 raise EmbeddingError(f"table {self.name!r} has {field} = {value!r}; expected an integer, at least 1")
         _check_combiner(f"table {self.name!r}", self.combiner)
+        # Keras accepts names and configurations where it wants an initializer; from here on it is one.
+        object.__setattr__(self, "embeddings_initializer", tf_keras.initializers.get(self.embeddings_initializer))
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,7 @@ def test_warmup_grows_and_stays() -> None:
 @pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
 @pytest.mark.parametrize("kind", [Sgd, Adagrad])
 def test_refuses_an_impossible_learning_rate(kind: type[Optimizer], value: float) -> None:
-    with pytest.raises(OptimizerError, match="learning_rate is .* expected a positive number"):
+    with pytest.raises(OptimizerError, match=r"learning_rate is .*; expected a positive number"):
         kind([], learning_rate=value)
 
 

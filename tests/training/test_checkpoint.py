@@ -1,0 +1,218 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rankhouse.embedding_cache.format.files import MANIFEST_NAME
+from rankhouse.training import checkpoint as checkpoint_module
+from rankhouse.training.checkpoint import TrainingState, load_checkpoint, save_checkpoint
+from rankhouse.training.checkpoint_files import (
+    Checkpoint,
+    complete_checkpoints,
+    find_checkpoints,
+    incomplete_checkpoints,
+    latest_checkpoint,
+    step_folder,
+)
+from rankhouse.training.errors import CheckpointError
+from rankhouse.training.optimizers import Sgd
+from rankhouse.training.ranks import Ranks
+from tests.training.launching import ENVIRONMENT, ROOT
+from tests.training.small_model import SPECS, arrays, build, train
+
+ALONE = Ranks(0, 1)
+
+
+@pytest.fixture
+def state() -> TrainingState:
+    return build(ALONE)
+
+
+def save(root: Path, state: TrainingState, step: int, keep: int | None = None) -> Path:
+    document = {"epoch": 2, "metrics": {"auc": 0.5}}
+    return save_checkpoint(root, state, ranks=ALONE, step=step, document=document, keep=keep)
+
+
+def test_loads_what_was_saved(tmp_path: Path, state: TrainingState) -> None:
+    train(state, ALONE, 0, 3)
+    path = save(tmp_path, state, 3)
+    assert path == tmp_path / "step-00000003"
+    saved = arrays(path)
+    train(state, ALONE, 3, 5)
+    other = build(ALONE, seed=8)
+    loaded = load_checkpoint(path, other, ranks=ALONE)
+    assert (loaded.step, loaded.document) == (3, {"epoch": 2, "metrics": {"auc": 0.5}})
+    assert other.optimizer.iterations.numpy() == 3
+    again = arrays(save(tmp_path / "again", other, 3))
+    assert (
+        saved.keys()
+        == again.keys()
+        == {f"{name}/{array}" for name in ("user", "shop", "item", "kernel") for array in ("weights", "accumulator")}
+    )
+    for name, values in saved.items():
+        assert np.array_equal(values, again[name]), name
+
+
+def test_rows_are_cut_and_read_back_in_pieces(
+    tmp_path: Path, state: TrainingState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint_module, "_FILE_BYTES", 112)
+    monkeypatch.setattr(checkpoint_module, "_BLOCK_BYTES", 48)
+    opened = Checkpoint.open(save(tmp_path, state, 0))
+    expected = next(shard for shard in state.embedding.shards if shard.table == "user").variable.numpy()
+    ranges = [(item.start, item.stop) for item in opened.row_ranges if (item.table, item.array) == ("user", "weights")]
+    assert ranges == [(start, min(start + 7, 40)) for start in range(0, 40, 7)]
+    for start, stop in [(0, 40), (3, 5), (6, 29), (39, 40), (4, 4)]:
+        blocks = list(opened.rows("user", start=start, stop=stop))
+        assert [block.start for block in blocks] == sorted({start, *(cut for cut, _ in ranges if start < cut < stop)})[
+            : len(blocks)
+        ]
+        rows = np.concatenate([np.empty((0, 4), np.float32), *(block.rows for block in blocks)])
+        assert np.array_equal(rows, expected[start:stop])
+    other = build(ALONE, seed=8)
+    load_checkpoint(opened.path, other, ranks=ALONE)
+    assert np.array_equal(
+        next(shard for shard in other.embedding.shards if shard.table == "user").variable.numpy(), expected
+    )
+
+
+def test_keeps_the_latest_and_clears_what_dead_saves_left(tmp_path: Path, state: TrainingState) -> None:
+    for step in (1, 2, 3):
+        save(tmp_path, state, step, keep=2)
+    dead = step_folder(tmp_path, 4)
+    (dead / "tables").mkdir(parents=True)
+    (tmp_path / "notes").mkdir()
+    assert latest_checkpoint(tmp_path) == step_folder(tmp_path, 3)
+    assert incomplete_checkpoints(tmp_path) == [dead]
+    save(tmp_path, state, 10, keep=2)
+    assert complete_checkpoints(tmp_path) == [step_folder(tmp_path, 3), step_folder(tmp_path, 10)]
+    assert not dead.exists()
+    assert (tmp_path / "notes").exists()
+
+
+def test_a_saved_step_is_left_as_it_is(tmp_path: Path, state: TrainingState) -> None:
+    manifest = save(tmp_path, state, 1) / MANIFEST_NAME
+    before = manifest.stat().st_mtime_ns
+    save(tmp_path, state, 1)
+    assert manifest.stat().st_mtime_ns == before
+
+
+def test_nowhere_is_no_checkpoint(tmp_path: Path) -> None:
+    assert latest_checkpoint(tmp_path / "nowhere") is None
+    with pytest.raises(CheckpointError, match="holds no complete checkpoint"):
+        find_checkpoints(tmp_path)
+    with pytest.raises(CheckpointError, match=r"manifest\.json: not found"):
+        Checkpoint.open(tmp_path)
+
+
+@pytest.mark.parametrize("kept", [0, 3, 6])
+def test_killed_while_saving_leaves_the_older_checkpoint(tmp_path: Path, kept: int) -> None:
+    """The process kills itself, as SIGKILL would from outside, after `kept` of the new checkpoint's six table files."""
+    code = f"""
+import os, signal
+from pathlib import Path
+from rankhouse.training import checkpoint
+from rankhouse.training.ranks import Ranks
+from tests.training.small_model import build
+
+state, ranks, root = build(Ranks(0, 1)), Ranks(0, 1), Path({str(tmp_path)!r})
+checkpoint.save_checkpoint(root, state, ranks=ranks, step=1, document={{}}, keep=1)
+write, written = checkpoint._write_rows, []
+def dying(*arguments):
+    if len(written) == {kept}:
+        os.kill(os.getpid(), signal.SIGKILL)
+    written.append(1)
+    return write(*arguments)
+checkpoint._write_rows = dying
+def die(*arguments, **options):
+    os.kill(os.getpid(), signal.SIGKILL)
+checkpoint.commit_manifest = die
+checkpoint.save_checkpoint(root, state, ranks=ranks, step=2, document={{}}, keep=1)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env={**os.environ, **ENVIRONMENT}, capture_output=True, check=False
+    )
+    assert done.returncode == -9, done.stderr.decode()
+    half = step_folder(tmp_path, 2)
+    assert incomplete_checkpoints(tmp_path) == [half]
+    assert len(list((half / "tables").iterdir())) == kept
+    assert latest_checkpoint(tmp_path) == step_folder(tmp_path, 1)
+    Checkpoint.open(step_folder(tmp_path, 1)).verify()
+
+
+@pytest.mark.parametrize(
+    "file", ["tables/user.weights.0-40.safetensors", "tables/shop.accumulator.0-5.safetensors", "dense.safetensors"]
+)
+def test_one_flipped_bit_is_refused_by_the_files_name(tmp_path: Path, state: TrainingState, file: str) -> None:
+    path = save(tmp_path, state, 1)
+    content = bytearray((path / file).read_bytes())
+    content[-3] ^= 4
+    (path / file).write_bytes(content)
+    opened = Checkpoint.open(path)
+    with pytest.raises(CheckpointError, match=f"{file}: its content was altered"):
+        opened.verify()
+    with pytest.raises(CheckpointError, match=f"{file}: its content was altered"):
+        load_checkpoint(path, state, ranks=ALONE)
+
+
+def test_truncated_and_missing_files_are_refused(tmp_path: Path, state: TrainingState) -> None:
+    path = save(tmp_path, state, 1)
+    file = path / "tables/user.weights.0-40.safetensors"
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(CheckpointError, match=r"user\.weights\.0-40\.safetensors: was truncated"):
+        Checkpoint.open(path)
+    file.unlink()
+    with pytest.raises(CheckpointError, match=r"user\.weights\.0-40\.safetensors: is missing"):
+        Checkpoint.open(path)
+
+
+def test_rows_that_no_file_holds_are_refused(tmp_path: Path, state: TrainingState) -> None:
+    path = save(tmp_path, state, 1)
+    manifest = json.loads((path / MANIFEST_NAME).read_text())
+    manifest["row_ranges"] = [item for item in manifest["row_ranges"] if item["table"] != "user"]
+    (path / MANIFEST_NAME).write_text(json.dumps(manifest))
+    with pytest.raises(CheckpointError, match=r"rows 0 to 40 of table 'user' \(weights\) are in none of its files"):
+        load_checkpoint(path, state, ranks=ALONE)
+
+
+def test_a_mangled_manifest_is_refused(tmp_path: Path, state: TrainingState) -> None:
+    path = save(tmp_path, state, 1)
+    manifest = json.loads((path / MANIFEST_NAME).read_text())
+    del manifest["tables"]
+    (path / MANIFEST_NAME).write_text(json.dumps(manifest))
+    with pytest.raises(CheckpointError, match="lacks or mangles 'tables'"):
+        Checkpoint.open(path)
+
+
+def test_another_model_or_optimizer_is_refused_before_anything_changes(tmp_path: Path, state: TrainingState) -> None:
+    path = save(tmp_path, state, 1)
+    other = build(ALONE, seed=8)
+    before = other.embedding.shards[0].variable.numpy()
+    sgd = TrainingState(other.embedding, other.dense, Sgd(other.optimizer.variables, learning_rate=1))
+    with pytest.raises(CheckpointError, match="was trained with Adagrad, this run uses Sgd"):
+        load_checkpoint(path, sgd, ranks=ALONE)
+    renamed = TrainingState(other.embedding, {"bias": other.dense["kernel"]}, other.optimizer)
+    with pytest.raises(CheckpointError, match=r"variable 'bias' is absent in the checkpoint and \(18, 1\)"):
+        load_checkpoint(path, renamed, ranks=ALONE)
+    assert np.array_equal(other.embedding.shards[0].variable.numpy(), before)
+
+
+def test_unknown_tables_and_settings_are_refused(tmp_path: Path, state: TrainingState) -> None:
+    opened = Checkpoint.open(save(tmp_path, state, 1))
+    assert list(opened.tables) == [spec.name for spec in SPECS]
+    with pytest.raises(CheckpointError, match=r"no 'weights' of a table 'users'; it has user \(weights, accumulator\)"):
+        list(opened.rows("users"))
+    with pytest.raises(CheckpointError, match="no 'momentum' of a table 'user'"):
+        list(opened.rows("user", "momentum"))
+    with pytest.raises(CheckpointError, match="keep is 0"):
+        save(tmp_path, state, 2, keep=0)
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path, state: TrainingState) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(CheckpointError, match="Not a directory"):
+        save(tmp_path / "file", state, 2)
