@@ -19,7 +19,7 @@ def test_a_c_program_can_use_the_interface(tmp_path: Path) -> None:
     program = tmp_path / "abi"
     subprocess.run(
         [
-            *("cc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic", f"-I{ROOT}/kernels/include"),
+            *("cc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic", f"-I{HEADER.parents[1]}"),
             *(
                 "-o",
                 str(program),
@@ -56,7 +56,7 @@ def test_only_the_interface_is_exported() -> None:
 
 
 def test_a_missing_library_says_how_to_build_it() -> None:
-    with pytest.raises(LibraryError, match="libnothing.so is missing .searched .*: build it with `make setup`"):
+    with pytest.raises(LibraryError, match=r"libnothing\.so is missing \(searched .*\): build it with `make setup`"):
         library.find("libnothing.so")
 
 
@@ -77,7 +77,7 @@ def test_a_broken_library_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
     broken = tmp_path / "broken.so"
     broken.write_bytes(b"not a library")
     monkeypatch.setattr(library, "find", lambda name: broken)
-    with pytest.raises(LibraryError, match="broken.so cannot be loaded: .*invalid ELF header"):
+    with pytest.raises(LibraryError, match=r"broken\.so cannot be loaded: .*file too short"):
         library.load.__wrapped__()
 
 
@@ -102,7 +102,7 @@ def test_the_cuda_build_compiles_and_exports_its_functions(tmp_path: Path) -> No
     output = subprocess.run(build, timeout=280, capture_output=True, text=True, check=False)
     assert output.returncode == 0, output.stdout + output.stderr
     assert "warning" not in output.stdout + output.stderr
-    # In a process of its own, so that this one keeps one library. Without a GPU the calls report CUDA's error.
+    # In a process of its own, so that this one keeps one library.
     probe = (
         "import ctypes, sys; kernels = ctypes.CDLL(sys.argv[1]); assert kernels.rh_built_with_cuda() == 1; "
         f"print([name for name in {[*library._FUNCTIONS]} if not hasattr(kernels, name)])"
