@@ -17,21 +17,9 @@ HEADER = ROOT / "kernels/include/rankhouse/kernels.h"
 def test_a_c_program_can_use_the_interface(tmp_path: Path) -> None:
     built = library.find("librankhouse_kernels.so")
     program = tmp_path / "abi"
-    subprocess.run(
-        [
-            *("cc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic", f"-I{HEADER.parents[1]}"),
-            *(
-                "-o",
-                str(program),
-                str(ROOT / "tests/kernels/abi.c"),
-                str(built),
-                "-lpthread",
-                f"-Wl,-rpath,{built.parent}",
-            ),
-        ],
-        check=True,
-        timeout=60,
-    )
+    strict = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic", f"-I{HEADER.parents[1]}"]
+    linked = [built, "-lpthread", f"-Wl,-rpath,{built.parent}"]
+    subprocess.run(["cc", *strict, "-o", program, ROOT / "tests/kernels/abi.c", *linked], check=True, timeout=60)
     run = subprocess.run([program], capture_output=True, text=True, timeout=60, check=False)
     assert run.returncode == 0, run.stderr
 
