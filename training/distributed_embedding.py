@@ -125,6 +125,10 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
 
         Returns:
             float32 [B, E], the pooled rows of all inputs side by side.
+
+        Raises:
+            tf.errors.InvalidArgumentError: An id is not a row of its table. With several ranks the owner of the table
+                finds it, and the message counts the owner's own inputs and tables, and the samples of all ranks.
         """
         everyone = range(len(self.inputs))
         if self.ranks.size == 1 or not any(self._groups[:-1]):

@@ -18,8 +18,8 @@ import tensorflow as tf
 
 from rankhouse.training.errors import RanksError
 
-# What launchers set: horovodrun, Open MPI, MPICH and Intel MPI, Slurm.
-_LAUNCHER_SIZES = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
+# What launchers set: horovodrun, Open MPI, and MPICH, Intel MPI or Slurm with PMI.
+_LAUNCHER_SIZES = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
 
 def _launched() -> bool:
@@ -68,7 +68,7 @@ class Ranks:
         needs, and the other ranks then wait for it for ever.
 
         Args:
-            values: [N, ...]; the trailing shape is the same on all ranks.
+            values: [N, ...] with N below 2**31; the trailing shape is the same on all ranks.
             splits: int32 [size], how many leading elements go to each rank; their sum is N. Zeros are fine.
             name: Name of the exchange; the backward one is called `<name>_gradient`.
 
