@@ -79,18 +79,19 @@ def synthesize(
     unfinished = path.with_name(f".{path.name}.unfinished")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _writer(unfinished, file_format, compressed=path.suffix == ".gz") as write:
-            for chunk, first in enumerate(range(0, num_rows, _CHUNK_ROWS)):
-                count = min(_CHUNK_ROWS, num_rows - first)
-                sample = teacher.sample(np.random.default_rng((seed, day, chunk)), count)
-                write(_table(sample))
-                scores.add(sample)
-                on_progress(count)
-        unfinished.rename(path)
+        try:
+            with _writer(unfinished, file_format, compressed=path.suffix == ".gz") as write:
+                for chunk, first in enumerate(range(0, num_rows, _CHUNK_ROWS)):
+                    count = min(_CHUNK_ROWS, num_rows - first)
+                    sample = teacher.sample(np.random.default_rng((seed, day, chunk)), count)
+                    write(_table(sample))
+                    scores.add(sample)
+                    on_progress(count)
+            unfinished.rename(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
     except OSError as exc:
         raise SynthesisError(f"{path} cannot be written: {exc}") from exc
-    finally:
-        unfinished.unlink(missing_ok=True)
     facts = Facts(num_rows, day, seed, scores.click_rate(), scores.auc(), scores.log_loss())
     path.with_name(path.name + FACTS_SUFFIX).write_text(json.dumps(asdict(facts), indent=1) + "\n", encoding="utf-8")
     return facts

@@ -1,0 +1,53 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from rankhouse.training.data.prepared import DATASET_NAME, PreparedDataset
+from rankhouse.training.data.raw_sample import load_raw_sample
+from rankhouse.training.errors import DatasetError
+from tests.training.data.test_loader import SPEC, make_dataset
+
+
+def test_what_was_committed_opens_the_same(tmp_path: Path) -> None:
+    dataset = make_dataset(tmp_path / "x", num_rows=10)
+    dataset.commit()
+    assert PreparedDataset.open(tmp_path / "x") == dataset
+    assert dataset.features == SPEC.features
+    assert dataset.split("train").num_rows == 10
+    assert [path.name for path in dataset.transform_files] == ["transform.json", "transform.safetensors"]
+
+
+def test_a_folder_that_is_none(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="was not finished"):
+        PreparedDataset.open(tmp_path)
+    with pytest.raises(DatasetError, match="is no folder"):
+        PreparedDataset.open(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize("name", ["train/1.parquet", "transform.json"])
+def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
+    make_dataset(tmp_path / "x", num_rows=10)
+    (tmp_path / "x" / name).unlink()
+    with pytest.raises(DatasetError, match=f"{name} is missing"):
+        PreparedDataset.open(tmp_path / "x")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{",
+        "{}",
+        json.dumps({"format": "rankhouse.dataset", "format_version": 1, "splits": {"train": {}}, "tables": {}}),
+    ],
+)
+def test_a_damaged_description_is_refused(tmp_path: Path, content: str) -> None:
+    make_dataset(tmp_path / "x", num_rows=10)
+    (tmp_path / "x" / DATASET_NAME).write_text(content)
+    with pytest.raises(DatasetError, match=DATASET_NAME):
+        PreparedDataset.open(tmp_path / "x")
+
+
+def test_a_split_without_raw_rows(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="holds no raw rows"):
+        load_raw_sample(tmp_path)
