@@ -39,7 +39,8 @@ def plot_loss(metrics: Sequence[dict[str, Any]]) -> str:
         _line(axes, metrics, "loss", color=TRAIN, label="training")
         _line(axes, metrics, "valid_loss", color=VALID, label="held out", marker="o")
         axes.set_ylabel("binary cross-entropy (nats)")
-        axes.legend()
+        if axes.lines:
+            axes.legend()
 
     return _plot(draw)
 

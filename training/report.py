@@ -38,8 +38,8 @@ PAGE = """<!doctype html>
 <div class="figures">{figures}</div>
 <div class="plots">{plots}</div>
 <h2>Who holds which table</h2>
-<p class="lead">The weights in each rank's memory. Blue: tables that one rank holds. Grey: copies of small tables, which every
-rank holds. The optimizer's state comes on top.</p>
+<p class="lead">The weights in each rank's memory. Blue: tables that one rank holds. Grey: copies of small tables, which
+every rank holds. The optimizer's state comes on top.</p>
 {plan}
 <h2>Configuration</h2>
 <pre>{config}</pre>

@@ -11,32 +11,37 @@ LOST_PEERS = 75  # another rank went away in the middle of an exchange
 
 FILE_CHECK_SECONDS = 1.0
 
+# A dying launcher, or a launcher and a process group, say the same thing several times.
+SAME_SIGNAL_SECONDS = 1.0
+
 
 class StopRequest:
     """Notices SIGINT, SIGTERM, or a file `stop` in the run folder. Make it in the main thread, before TensorFlow.
 
-    The first signal only raises a flag, which the training loop reads after each step; the second one ends the process.
+    The first signal only raises a flag, which the training loop reads after each step; a later one ends the process.
     Horovodrun kills its ranks at a signal, before they could save: there, the file is the way to stop.
     """
 
     def __init__(self, stop_file: Path) -> None:
         self._stop_file = stop_file
-        self._signalled = False
+        self._signalled_at: float | None = None
         self._next_check = 0.0
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._notice)
 
     def _notice(self, number: int, _: object) -> None:
-        if self._signalled:
+        now = time.monotonic()
+        if self._signalled_at is None:
+            self._signalled_at = now
+        elif now > self._signalled_at + SAME_SIGNAL_SECONDS:
             os._exit(128 + number)
-        self._signalled = True
 
     def __bool__(self) -> bool:
         """Tells whether this rank was told to stop; it looks for the file at most once a second."""
-        if not self._signalled and time.monotonic() >= self._next_check:
+        if self._signalled_at is None and time.monotonic() >= self._next_check:
             self._next_check = time.monotonic() + FILE_CHECK_SECONDS
             return self._stop_file.exists()
-        return self._signalled
+        return self._signalled_at is not None
 
     @property
     def exit_status(self) -> int:

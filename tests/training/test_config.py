@@ -86,5 +86,5 @@ def test_a_wrong_recipe_is_refused_with_its_file(tmp_path: Path, text: str, mess
 
 
 def test_an_unknown_recipe_names_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match="there is no recipe 'dlmr'.*dlrm"):
+    with pytest.raises(ConfigError, match=r"there is no recipe 'dlmr'.*dlrm"):
         load_recipe("dlmr")

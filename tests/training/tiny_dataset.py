@@ -21,7 +21,7 @@ SPEC = FeatureSpec(
         CategoricalFeature("user", dim=4),
     ),
 )
-TABLE_ROWS = {"shop": 7, "item": 60, "user": 200}
+TABLE_ROWS = {"shop": 7, "item": 20, "user": 30}
 
 
 def write_tiny_dataset(directory: Path, *, num_rows: int = 300, num_valid: int = 120, spec: FeatureSpec = SPEC) -> Path:

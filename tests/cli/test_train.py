@@ -1,0 +1,90 @@
+"""`rankhouse train` in processes of its own, as the shell starts it."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rankhouse.training.run_folder import RunFolder
+from rankhouse.training.stop import STOPPED
+from tests.training.tiny_dataset import write_tiny_dataset
+
+COMMAND = (str(Path(sys.executable).with_name("rankhouse")), "train")
+SMALL = ("--set", "training.batch_size=64", "--set", "training.log_every_steps=1", "--set", "model.top_mlp=[4]")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_tiny_dataset(tmp_path / "tiny")
+    return tmp_path
+
+
+def rankhouse_train(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([*COMMAND, *arguments], cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_a_run_is_trained_and_then_finished(folder: Path) -> None:
+    trained = rankhouse_train(folder, "--data", "tiny", "--run", "first", *SMALL)
+    assert trained.returncode == 0, trained.stderr
+    assert "finished 5 steps: AUC 0." in trained.stdout
+    assert "look at runs/first/report.html" in trained.stdout
+    again = rankhouse_train(folder, "--resume", "--run", "first")
+    assert again.returncode == 0
+    assert "runs/first is finished already" in again.stdout
+
+
+def test_ctrl_c_saves_and_resume_goes_on(folder: Path) -> None:
+    # A group of its own, as a shell gives a job: Ctrl-C goes to all processes of it.
+    process = subprocess.Popen(
+        [*COMMAND, "--data", "tiny", "--run", "long", *SMALL, "--set", "training.epochs=100000"],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    run = RunFolder(folder / "runs" / "long")
+    deadline = time.monotonic() + 120
+    while len(run.metrics()) < 5 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == STOPPED
+    assert "state saved; go on with --resume" in output
+    assert run.latest_checkpoint is not None
+    step = int(run.latest_checkpoint.name.removeprefix("step-"))
+    resumed = rankhouse_train(folder, "--resume", "--run", "long", "--set", f"training.max_steps={step + 3}")
+    assert resumed.returncode == 0, resumed.stderr
+    assert f"going on from step {step}" in resumed.stdout
+    assert f"finished {step + 3} steps" in resumed.stdout
+
+
+def test_a_run_can_be_started_by_other_launchers(folder: Path) -> None:
+    prepared = rankhouse_train(folder, "--data", "tiny", "--run", "mine", *SMALL, "--prepare-only")
+    assert prepared.returncode == 0
+    assert "python -m rankhouse.training.worker runs/mine" in prepared.stdout
+    worker = [sys.executable, "-m", "rankhouse.training.worker", "runs/mine"]
+    assert subprocess.run(worker, cwd=folder, timeout=120, check=False).returncode == 0
+    assert RunFolder(folder / "runs" / "mine").result is not None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--data", "nothing"), "nothing is no file"),
+        ((), "no data is given"),
+        (("--data", "tiny", "--recipe", "dlmr"), "there is no recipe 'dlmr'"),
+        (("--data", "tiny", "--set", "training.sed=1"), "did you mean training.seed?"),
+        (("--resume", "--run", "nothing"), "runs/nothing is not the folder of a run"),
+        (("--data", "tiny", "--hosts", "a:1", "--np", "2"), "has 1 slots for 2 ranks"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_status_1(folder: Path, arguments: tuple[str, ...], message: str) -> None:
+    failed = rankhouse_train(folder, *arguments)
+    assert failed.returncode == 1
+    assert failed.stderr.startswith("error: ")
+    assert message in failed.stderr
+    assert failed.stderr.count("\n") == 1
+    assert not (folder / "runs").exists()
