@@ -146,7 +146,7 @@ def test_the_death_of_a_rank_ends_all_and_shows_its_last_lines(tmp_path: Path, d
             log.write("the last words\n")
         rank_1.kill()
 
-    with pytest.raises(LaunchError, match="rank 1 of 2 died by signal SIGKILL(.|\n)*the last words"):
+    with pytest.raises(LaunchError, match=r"rank 1 of 2 died by signal SIGKILL(.|\n)*the last words"):
         during(run, kill_rank_1, num_ranks=2)
     assert not [child for child in psutil.Process().children() if "rankhouse.training.worker" in child.cmdline()]
 

@@ -54,7 +54,7 @@ def test_a_folder_that_is_no_run_is_not_deleted(tmp_path: Path, dataset: Path) -
 
 
 def test_data_is_needed(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no data is given.*--data"):
+    with pytest.raises(ConfigError, match=r"no data is given.*--data"):
         new_run(tmp_path / "run", recipe="dlrm", data=None)
 
 

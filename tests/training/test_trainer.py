@@ -218,7 +218,7 @@ def test_a_loss_that_is_no_number_ends_the_run(tmp_path: Path, dataset: Path) ->
 
 def test_a_split_without_rows_is_refused(tmp_path: Path) -> None:
     dataset = write_tiny_dataset(tmp_path / "empty", num_rows=0)
-    with pytest.raises(DatasetError, match="the split 'train' of .* has no rows"):
+    with pytest.raises(DatasetError, match=r"the split 'train' of .* has no rows"):
         Trainer(make_run(tmp_path / "run", dataset), ranks=Ranks(0, 1))
 
 
