@@ -3,13 +3,14 @@
 The only module that imports NVTabular, Merlin and Dask, and the only one that reads a saved workflow back.
 """
 
+import logging
 import math
 import re
 import shutil
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -111,18 +112,26 @@ class Workers:
         if not self.num_workers and not self.scheduler:
             yield
             return
-        local = (
-            distributed.LocalCluster(
-                n_workers=self.num_workers, threads_per_worker=1, host="127.0.0.1", dashboard_address=None
-            )
-            if self.num_workers
-            else nullcontext(self.scheduler)
-        )
         try:
-            with local as cluster, distributed.Client(cluster):
+            with self._cluster() as cluster, distributed.Client(cluster):
                 yield
         except OSError as exc:
             raise PreprocessError(f"the Dask scheduler {self.scheduler} does not answer: {exc}") from exc
+
+    def _cluster(self) -> AbstractContextManager[Any]:
+        if self.scheduler:
+            return nullcontext(self.scheduler)
+        cluster: AbstractContextManager[Any] = distributed.LocalCluster(
+            n_workers=self.num_workers,
+            threads_per_worker=1,
+            host="127.0.0.1",
+            dashboard_address=None,
+            # A worker that takes long to end is ended; nobody needs to read of it.
+            silence_logs=logging.ERROR,
+            # First of all this module, which knows how to import Merlin.
+            preload=[__name__],
+        )
+        return cluster
 
 
 @dataclass(frozen=True)
