@@ -49,11 +49,11 @@ bench: setup  ## Measure side by side with plain Keras, Horovod and others: BENC
 
 lint: setup  ## Fix what tools can fix
 	@.venv/bin/ruff check --fix -q . && .venv/bin/ruff format -q .
-	@git ls-files -z '*.cc' '*.cu' '*.h' '*.cuh' | xargs -0r .venv/bin/clang-format -i
+	@git ls-files -z '*.c' '*.cc' '*.cu' '*.h' '*.cuh' | xargs -0r .venv/bin/clang-format -i
 
 check: setup  ## Verify style and types, change nothing
 	@.venv/bin/ruff check . && .venv/bin/ruff format --check .
-	@git ls-files -z '*.cc' '*.cu' '*.h' '*.cuh' | xargs -0r .venv/bin/clang-format --dry-run -Werror
+	@git ls-files -z '*.c' '*.cc' '*.cu' '*.h' '*.cuh' | xargs -0r .venv/bin/clang-format --dry-run -Werror
 	@.venv/bin/mypy
 
 clean:  ## Remove builds, caches and what the demo made; .venv stays
