@@ -69,6 +69,8 @@ class TrainingConfig:
         max_steps: Steps after which training ends although epochs are left; 0 is no such limit.
         optimizer: Of tables and dense layers alike.
         learning_rate: Of tables and dense layers alike, constant.
+        initial_accumulator: Where Adagrad's accumulators start. The gradient of a row is divided by the batch size, so
+            Keras' 0.1 would drown it: rows would hardly move in the first passes.
         seed: Of initial values and of the order of the samples.
         log_every_steps: Steps between two lines of metrics.
         eval_every_steps: Steps between two evaluations of the AUC; 0 evaluates only at the end.
@@ -76,11 +78,12 @@ class TrainingConfig:
         keep_checkpoints: Newest checkpoints that stay on disk.
     """
 
-    batch_size: int = 8192
+    batch_size: int = 2048
     epochs: int = 1
     max_steps: int = 0
     optimizer: Literal["adagrad", "sgd"] = "adagrad"
     learning_rate: float = 0.02
+    initial_accumulator: float = 1e-7
     seed: int = 1
     log_every_steps: int = 10
     eval_every_steps: int = 1000
@@ -98,6 +101,8 @@ class TrainingConfig:
         for name in ("max_steps", "seed", "eval_every_steps", "checkpoint_every_steps"):
             _check(getattr(self, name) >= 0, f"training.{name}", getattr(self, name), "at least 0")
         _check(0 < self.learning_rate < float("inf"), "training.learning_rate", self.learning_rate, "a number above 0")
+        accumulator = self.initial_accumulator
+        _check(0 <= accumulator < float("inf"), "training.initial_accumulator", accumulator, "a number of at least 0")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,11 +1,12 @@
 """A ranking model in training: tables spread over the ranks, dense layers on every rank, one optimizer for both."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import tensorflow as tf
 
 from rankhouse.training.checkpoint import TrainingState
-from rankhouse.training.config import Config
+from rankhouse.training.config import Config, TrainingConfig
 from rankhouse.training.data.prepared import PreparedDataset
 from rankhouse.training.distributed_embedding import DistributedEmbedding
 from rankhouse.training.dlrm import DLRM
@@ -13,8 +14,6 @@ from rankhouse.training.embedding_specs import EmbeddingSpec, Input
 from rankhouse.training.optimizers import Adagrad, Optimizer, Sgd
 from rankhouse.training.plan import Plan, TableSpec, make_plan
 from rankhouse.training.ranks import Ranks
-
-OPTIMIZERS = {"adagrad": Adagrad, "sgd": Sgd}
 
 
 @dataclass(frozen=True)
@@ -49,8 +48,7 @@ class RankingModel:
             name="embedding",
         )
         variables = [*embedding.trainable_variables, *dense.trainable_variables]
-        optimizer = OPTIMIZERS[config.training.optimizer](variables, learning_rate=config.training.learning_rate)
-        return cls(embedding, dense, optimizer)
+        return cls(embedding, dense, _make_optimizer(config.training, variables))
 
     @property
     def state(self) -> TrainingState:
@@ -107,3 +105,10 @@ def build_dense(config: Config, dataset: PreparedDataset) -> DLRM:
         feature_dims={feature.name: feature.dim for feature in dataset.spec.categorical},
         seed=config.training.seed,
     )
+
+
+def _make_optimizer(config: TrainingConfig, variables: Sequence[tf.Variable]) -> Optimizer:
+    if config.optimizer == "sgd":
+        return Sgd(variables, learning_rate=config.learning_rate)
+    accumulator = config.initial_accumulator
+    return Adagrad(variables, learning_rate=config.learning_rate, initial_accumulator_value=accumulator)

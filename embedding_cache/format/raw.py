@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
 from rankhouse.embedding_cache.format.errors import RawValueError, TransformError
 from rankhouse.embedding_cache.format.feature import Feature
 

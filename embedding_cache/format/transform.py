@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
 from rankhouse.embedding_cache.format.errors import TransformError
 from rankhouse.embedding_cache.format.feature import DenseSteps, Feature
 from rankhouse.embedding_cache.format.files import FORMAT_VERSION, check_format, read_json, write_durably

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
 from rankhouse.embedding_cache.format.errors import TransformError
 from rankhouse.embedding_cache.format.text_index import TextIndex
 
