@@ -48,6 +48,7 @@ def test_steps_of_a_run(settings: TrainingConfig, num_steps: int) -> None:
         ("training.epochs=true", "training.epochs is True; expected an integer"),
         ("training.learning_rate=fast", "training.learning_rate is 'fast'; expected a number"),
         ("training.learning_rate=0", "training.learning_rate is 0.0; expected a number above 0"),
+        ("training.initial_accumulator=-1", "training.initial_accumulator is -1.0; expected a number of at least 0"),
         ("training.batch_size=0", "training.batch_size is 0; expected at least 1"),
         ("training.optimizer=adam", "training.optimizer is 'adam'; expected one of 'adagrad', 'sgd'"),
         ("model.top_mlp=3", "model.top_mlp is 3; expected a list of integers"),
