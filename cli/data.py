@@ -68,12 +68,12 @@ def synth(
 @app.command()
 def preprocess(
     out: Annotated[Path, typer.Argument(help="Folder of the prepared dataset.")],
-    spec: Annotated[Path, typer.Option(help="Feature spec (YAML); training/recipes/criteo.yaml is Criteo's.")],
     train: Annotated[str, typer.Option(help="Raw files to fit on: a file, a folder or a pattern.")],
     valid: Annotated[
         list[str] | None,
         typer.Option(help="Held-out raw files, as PATH or NAME=PATH; again for more. The name is valid by default."),
     ] = None,
+    spec: Annotated[str, typer.Option(help="Feature spec: a shipped one by name, or a YAML file.")] = "criteo",
     workers: Workers = 0,
     scheduler: Scheduler = "",
     frequency_threshold: Annotated[
@@ -131,7 +131,8 @@ def show(dataset: Annotated[Path, typer.Argument(help="Folder of the prepared da
         "width",
         *(f"missing in {name}" for name in prepared.splits),
     ):
-        table.add_column(name, justify="left" if name in ("feature", "kind", "type", "table") else "right")
+        is_text = name in ("feature", "kind", "type", "table")
+        table.add_column(name, justify="left" if is_text else "right", no_wrap=is_text)
     for feature in prepared.features:
         name = getattr(feature, "table", "")
         info = prepared.tables.get(name)

@@ -89,7 +89,9 @@ def demo(
         )
     with _chapter(story, console, "train", lambda: _run_figures(places)):
         _rankhouse(
-            console, "train", "--data", places.dataset, "--recipe", "dlrm", "--np", num_ranks, "--run", places.run
+            console,
+            *("train", "--data", places.dataset, "--recipe", MODEL, "--np", num_ranks),
+            *("--runs", places.folder, "--run", places.run.name),
         )
     with _chapter(story, console, "export", lambda: _version_figures(places)):
         _rankhouse(console, "export", places.run, "--store", places.store, "--model", MODEL)

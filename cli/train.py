@@ -12,10 +12,9 @@ def train(
         Path | None, typer.Option(help="A prepared dataset, or raw logs (TSV, CSV, Parquet), which are prepared first.")
     ] = None,
     recipe: Annotated[str, typer.Option(help="A shipped recipe by name, or a YAML file.")] = "dlrm",
-    features: Annotated[
-        str, typer.Option(help="The feature spec of raw logs: a shipped one, or a YAML file.")
-    ] = "criteo",
-    run: Annotated[str, typer.Option(help="Name of the run; its folder is runs/NAME.")] = "dlrm",
+    spec: Annotated[str, typer.Option(help="The feature spec of raw logs: a shipped one, or a YAML file.")] = "criteo",
+    run: Annotated[str, typer.Option(help="Name of the run.")] = "dlrm",
+    runs: Annotated[Path, typer.Option(help="Folder of runs; the run's is RUNS/RUN.")] = Path("runs"),
     np: Annotated[int, typer.Option(min=1, help="Number of ranks: processes that train together.")] = 1,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Change a setting: training.learning_rate=0.01. May be repeated.")
@@ -43,8 +42,8 @@ def train(
     if hosts is not None:
         check_hosts(hosts, num_ranks=np)
     if data is not None:
-        data = prepare(data, features=features, folder=Path("data/prepared"), say=console.print)
-    folder = Path("runs") / run
+        data = prepare(data, spec=spec, folder=Path("data/prepared"), say=console.print)
+    folder = runs / run
     if resume:
         opened = resumed_run(folder, data=data, settings=settings or ())
     else:

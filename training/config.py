@@ -50,8 +50,8 @@ class ModelConfig:
         top_mlp: Widths of the hidden layers over the interactions; a layer of width 1, the logit, follows.
     """
 
-    bottom_mlp: tuple[int, ...] = (512, 256)
-    top_mlp: tuple[int, ...] = (512, 256)
+    bottom_mlp: tuple[int, ...] = (64, 32)
+    top_mlp: tuple[int, ...] = (128, 64)
 
     def __post_init__(self) -> None:
         for name in ("bottom_mlp", "top_mlp"):
@@ -82,7 +82,7 @@ class TrainingConfig:
     epochs: int = 1
     max_steps: int = 0
     optimizer: Literal["adagrad", "sgd"] = "adagrad"
-    learning_rate: float = 0.02
+    learning_rate: float = 0.03
     initial_accumulator: float = 1e-7
     seed: int = 1
     log_every_steps: int = 10

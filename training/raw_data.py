@@ -9,7 +9,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rankhouse.training.config import find_recipe
 from rankhouse.training.data.feature_spec import FeatureSpec
 from rankhouse.training.data.prepared import DATASET_NAME
 from rankhouse.training.data.readers import find_files, read_raw
@@ -20,7 +19,7 @@ HELD_OUT_SHARE = 0.1
 Say = Callable[[str], None]
 
 
-def prepare(data: Path, *, features: str | Path, folder: Path, say: Say) -> Path:
+def prepare(data: Path, *, spec: str | Path, folder: Path, say: Say) -> Path:
     """Returns the prepared dataset of what a user named: that dataset itself, or one made of raw logs.
 
     Logs are in the order of time, so the last tenth of the rows is held out as the split "valid". The dataset's name
@@ -28,18 +27,17 @@ def prepare(data: Path, *, features: str | Path, folder: Path, say: Say) -> Path
 
     Args:
         data: A prepared dataset, a raw file, a folder of raw files, or a pattern.
-        features: The feature spec of raw logs: a shipped one by name, or a YAML file.
+        spec: The feature spec of raw logs: a shipped one by name, or a YAML file.
         folder: Where prepared datasets are kept.
         say: Told what is done.
 
     Raises:
         DataError: The feature spec or a raw file is wrong.
-        ConfigError: There is no such feature spec.
     """
     if (data / DATASET_NAME).is_file():
         return data
-    spec = FeatureSpec.load(find_recipe(features))
-    prepared = folder / f"{data.name.split('.')[0] or 'raw'}-{_fingerprint(data, spec)}"
+    features = FeatureSpec.load(spec)
+    prepared = folder / f"{data.name.split('.')[0] or 'raw'}-{_fingerprint(data, features)}"
     if (prepared / DATASET_NAME).is_file():
         say(f"{data} was prepared before: {prepared}")
         return prepared
@@ -48,8 +46,8 @@ def prepare(data: Path, *, features: str | Path, folder: Path, say: Say) -> Path
     say(f"preparing {data}: {prepared}")
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".raw-", dir=folder) as temporary:
-        splits = _hold_out(data, spec, Path(temporary))
-        preprocess(prepared, spec, splits, progress=Progress(on_stage=say))
+        splits = _hold_out(data, features, Path(temporary))
+        preprocess(prepared, features, splits, progress=Progress(on_stage=say))
     return prepared
 
 

@@ -9,7 +9,7 @@ from rankhouse.cli.data import app
 from rankhouse.training.data.prepared import PreparedDataset
 from rankhouse.training.errors import FeatureSpecError, PreprocessError
 
-CRITEO = str(Path(__file__).parents[2] / "training/recipes/criteo.yaml")
+CRITEO = str(Path(__file__).parents[2] / "training/data/specs/criteo.yaml")
 
 
 def run(*arguments: str | Path) -> str:

@@ -9,7 +9,7 @@ from rankhouse.training.errors import ConfigError
 def test_the_shipped_recipe_loads_by_name_and_by_path() -> None:
     recipe = load_recipe("dlrm")
     assert recipe == load_recipe(find_recipe("dlrm"))
-    assert recipe.model.bottom_mlp == (512, 256)
+    assert recipe.model.bottom_mlp == (64, 32)
 
 
 def test_an_empty_recipe_is_all_defaults() -> None:

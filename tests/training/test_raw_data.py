@@ -35,13 +35,13 @@ def logs(tmp_path: Path) -> Path:
 
 def test_a_prepared_dataset_is_used_as_it_is(tmp_path: Path) -> None:
     dataset = write_tiny_dataset(tmp_path / "tiny")
-    assert prepare(dataset, features="none", folder=tmp_path / "prepared", say=print) == dataset
+    assert prepare(dataset, spec="none", folder=tmp_path / "prepared", say=print) == dataset
     assert not (tmp_path / "prepared").exists()
 
 
 def test_raw_logs_are_prepared_once_with_the_last_tenth_held_out(tmp_path: Path, spec: Path, logs: Path) -> None:
     said: list[str] = []
-    first = prepare(logs, features=spec, folder=tmp_path / "prepared", say=said.append)
+    first = prepare(logs, spec=spec, folder=tmp_path / "prepared", say=said.append)
     assert first.name.startswith("logs-")
     dataset = PreparedDataset.open(first)
     assert {name: split.num_rows for name, split in dataset.splits.items()} == {"train": 50, "valid": 5}
@@ -52,14 +52,14 @@ def test_raw_logs_are_prepared_once_with_the_last_tenth_held_out(tmp_path: Path,
     # They are normalized, which keeps their order.
     assert ages["train"] + ages["valid"] == sorted(ages["train"] + ages["valid"])
     said.clear()
-    assert prepare(logs, features=spec, folder=tmp_path / "prepared", say=said.append) == first
+    assert prepare(logs, spec=spec, folder=tmp_path / "prepared", say=said.append) == first
     assert said == [f"{logs} was prepared before: {first}"]
     assert [path.name for path in (tmp_path / "prepared").iterdir()] == [first.name]
 
 
 def test_changed_logs_and_another_spec_are_prepared_anew(tmp_path: Path, spec: Path, logs: Path) -> None:
     def fingerprint() -> str:
-        return prepare(logs, features=spec, folder=tmp_path / "prepared", say=lambda _: None).name
+        return prepare(logs, spec=spec, folder=tmp_path / "prepared", say=lambda _: None).name
 
     first = fingerprint()
     logs.write_text(logs.read_text() * 2)
@@ -71,21 +71,21 @@ def test_changed_logs_and_another_spec_are_prepared_anew(tmp_path: Path, spec: P
 def test_a_wrong_row_is_named_and_leaves_nothing_behind(tmp_path: Path, spec: Path, logs: Path) -> None:
     logs.write_text(logs.read_text() + "1\told\tshop1\n")
     with pytest.raises(RawFileError, match=r"logs\.tsv, row 56, column 'age'"):
-        prepare(logs, features=spec, folder=tmp_path / "prepared", say=print)
+        prepare(logs, spec=spec, folder=tmp_path / "prepared", say=print)
     assert not list((tmp_path / "prepared").iterdir())
 
 
 def test_too_few_rows_to_hold_some_out_are_refused(tmp_path: Path, spec: Path, logs: Path) -> None:
     logs.write_text("1\t2\tshop\n" * 9)
     with pytest.raises(RawFileError, match="has 9 rows; expected at least 10"):
-        prepare(logs, features=spec, folder=tmp_path / "prepared", say=print)
+        prepare(logs, spec=spec, folder=tmp_path / "prepared", say=print)
 
 
 def test_a_missing_file_is_refused(tmp_path: Path, spec: Path) -> None:
     with pytest.raises(RawFileError, match="is no file"):
-        prepare(tmp_path / "nothing.tsv", features=spec, folder=tmp_path / "prepared", say=print)
+        prepare(tmp_path / "nothing.tsv", spec=spec, folder=tmp_path / "prepared", say=print)
 
 
 def test_an_unknown_feature_spec_is_refused(tmp_path: Path, logs: Path) -> None:
     with pytest.raises(ConfigError, match="'ctireo'"):
-        prepare(logs, features="ctireo", folder=tmp_path / "prepared", say=print)
+        prepare(logs, spec="ctireo", folder=tmp_path / "prepared", say=print)

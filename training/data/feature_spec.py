@@ -13,6 +13,8 @@ import yaml
 from rankhouse.embedding_cache.format.feature import RawType
 from rankhouse.training.errors import FeatureSpecError
 
+SPECS = Path(__file__).parent / "specs"
+
 # Reserved rows of each table (padding, missing, unknown) and one value.
 _SMALLEST_MAX_SIZE = 4
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
@@ -200,12 +202,17 @@ class FeatureSpec:
         return dataclasses.replace(self, features=tuple(changed.get(each.name, each) for each in self.features))
 
     @classmethod
-    def load(cls, path: Path | str) -> "FeatureSpec":
-        """Reads a YAML file.
+    def load(cls, name: Path | str) -> "FeatureSpec":
+        """Reads a feature spec.
+
+        Args:
+            name: The path of a YAML file, or the name of a shipped spec: `criteo`.
 
         Raises:
             FeatureSpecError: The file is missing or wrong; the message names the file, the feature and the key.
         """
+        shipped = SPECS / f"{name}.yaml"
+        path = shipped if shipped.is_file() and not Path(name).is_file() else Path(name)
         try:
             document = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
             return cls.from_document(document)

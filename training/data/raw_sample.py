@@ -10,7 +10,7 @@ from rankhouse.embedding_cache.format.files import FORMAT_VERSION, check_format,
 from rankhouse.training.errors import DatasetError
 
 RAW_SAMPLE_NAME = "raw_sample.json"
-NUM_SAMPLED_ROWS = 64
+NUM_SAMPLED_ROWS = 1000
 
 
 def save_raw_sample(split: Path, rows: Sequence[Mapping[str, Any]]) -> None:

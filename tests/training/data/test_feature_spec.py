@@ -7,7 +7,7 @@ from rankhouse.training.data.feature_spec import CategoricalFeature, ContinuousF
 from rankhouse.training.errors import FeatureSpecError
 from tests.training.data.logs import SPEC
 
-CRITEO = Path(__file__).parents[3] / "training/recipes/criteo.yaml"
+CRITEO = Path(__file__).parents[3] / "training/data/specs/criteo.yaml"
 
 
 def spec_of(*features: dict[str, Any], **keys: Any) -> FeatureSpec:

@@ -14,7 +14,7 @@ from rankhouse.training.data.synth import read_facts, synthesize
 from rankhouse.training.data.teacher import CATEGORICAL, Teacher
 from rankhouse.training.errors import SynthesisError
 
-CRITEO = FeatureSpec.load(Path(__file__).parents[3] / "training/recipes/criteo.yaml")
+CRITEO = FeatureSpec.load(Path(__file__).parents[3] / "training/data/specs/criteo.yaml")
 
 
 @pytest.fixture
