@@ -88,7 +88,6 @@ def run_candidate(
 
 def measure(options: argparse.Namespace) -> None:
     """Is one rank of one candidate: trains some steps and prints the rate over all ranks."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import tensorflow as tf
 
     from rankhouse.training.config import override, parse_config

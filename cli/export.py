@@ -1,6 +1,5 @@
 """`rankhouse export`: a trained run becomes a version."""
 
-import os
 import time
 from pathlib import Path
 from typing import Annotated
@@ -17,7 +16,6 @@ def export(
     checkpoint: Annotated[Path | None, typer.Option(help="A checkpoint's folder; default is the newest.")] = None,
 ) -> None:
     """Writes a run's model as a new version, after checking that it scores as the trainer does."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     from rankhouse.training.export import export_version
 
     console = Console()

@@ -5,7 +5,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rankhouse.training.data.prepared import PreparedDataset
-from rankhouse.training.errors import ConfigError, RawFileError
+from rankhouse.training.errors import FeatureSpecError, RawFileError
 from rankhouse.training.raw_data import prepare
 from tests.training.tiny_dataset import write_tiny_dataset
 
@@ -87,5 +87,5 @@ def test_a_missing_file_is_refused(tmp_path: Path, spec: Path) -> None:
 
 
 def test_an_unknown_feature_spec_is_refused(tmp_path: Path, logs: Path) -> None:
-    with pytest.raises(ConfigError, match="'ctireo'"):
+    with pytest.raises(FeatureSpecError, match="no feature spec 'ctireo': give a YAML file, or one of criteo"):
         prepare(logs, spec="ctireo", folder=tmp_path / "prepared", say=print)

@@ -213,6 +213,9 @@ class FeatureSpec:
         """
         shipped = SPECS / f"{name}.yaml"
         path = shipped if shipped.is_file() and not Path(name).is_file() else Path(name)
+        if not path.is_file():
+            known = ", ".join(sorted(path.stem for path in SPECS.glob("*.yaml")))
+            raise FeatureSpecError(f"there is no feature spec {str(name)!r}: give a YAML file, or one of {known}")
         try:
             document = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
             return cls.from_document(document)
