@@ -21,9 +21,9 @@ def dataset(tmp_path: Path) -> Path:
 
 
 def test_shows_where_each_table_lies_and_why(dataset: Path) -> None:
-    output = run(dataset, "--ranks", 2, "--threshold", 50)
+    output = run(dataset, "--ranks", 2, "--threshold", 15)
     lines = {line.split()[0]: line for line in output.splitlines()}
-    assert "on every rank: 7 rows are fewer than 50" in lines["shop"]
+    assert "on every rank: 7 rows are fewer than 15" in lines["shop"]
     assert "on rank 0" in lines["user"]
     assert "on rank 1" in lines["item"]
     assert "rank 1: 0.0 MiB of weights, 1 tables of its own" in output

@@ -43,7 +43,7 @@ def test_it_shows_the_figures_the_plan_and_the_configuration(run: RunFolder) -> 
         assert text in page, text
     assert re.search(r"user</td>.*90,000.*5\.49.*rank 0", page)
     assert re.search(r"shop</td>.*every rank", page)
-    assert "learning_rate: 0.02" in page
+    assert "learning_rate: 0.03" in page
 
 
 def test_every_plot_is_an_image_with_its_units(run: RunFolder) -> None:
