@@ -125,32 +125,31 @@ class _LaneReader:
     def __init__(self, row_groups: RowGroups, windows: Iterator[Window], position: int) -> None:
         self._row_groups = row_groups
         self._windows = windows
-        self._skip = position
+        # Rows that were given already, counted in the window or, before one is read, from the next window on.
+        self._given = position
         self._rows: Rows | None = None
 
     def take(self, num_rows: int) -> list[Rows]:
         parts = []
         while num_rows:
             if self._rows is None:
-                self._load_next()
-                continue
-            part = self._rows.part(0, num_rows)
+                self._rows = self._next_window()
+            part = self._rows.part(self._given, self._given + num_rows)
             parts.append(part)
             num_rows -= part.num_rows
-            rest = self._rows.part(part.num_rows, self._rows.num_rows)
-            self._rows = rest if rest.num_rows else None
+            self._given += part.num_rows
+            if self._given == self._rows.num_rows:
+                self._rows, self._given = None, 0
         return parts
 
-    def _load_next(self) -> None:
+    def _next_window(self) -> Rows:
+        """Reads the window that the next row is in; those before it are never read."""
         window = next(self._windows)
-        if self._skip >= window.num_rows:
-            self._skip -= window.num_rows
-            return
-        rows = self._row_groups.read(window.blocks)
-        order = window.order()
-        rows = rows if order is None else rows.reordered(order)
-        self._rows = rows.part(self._skip, rows.num_rows)
-        self._skip = 0
+        while self._given >= window.num_rows:
+            self._given -= window.num_rows
+            window = next(self._windows)
+        rows, order = self._row_groups.read(window.blocks), window.order()
+        return rows if order is None else rows.reordered(order)
 
 
 def _prefetch(

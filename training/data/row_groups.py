@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rankhouse.training.data.lanes import Block
@@ -29,6 +30,7 @@ class RowGroups:
 
     def __init__(self, dataset: PreparedDataset, split: str) -> None:
         self._spec = dataset.spec
+        self._tables = dataset.tables
         self._row_groups: list[_RowGroup] = []
         self.num_rows: list[int] = []
         for file in dataset.split(split).files:
@@ -49,7 +51,7 @@ class RowGroups:
         """Reads blocks, one after the other.
 
         Raises:
-            DatasetError: A file is damaged or lacks a column of the feature spec.
+            DatasetError: A file is damaged, lacks a column of the feature spec, or has an id that its table has not.
         """
         return Rows.from_arrow(self._spec, pa.concat_tables([self._block(block) for block in blocks]))
 
@@ -63,4 +65,19 @@ class RowGroups:
         missing = [name for name in self._spec.columns if name not in table.column_names]
         if missing:
             raise DatasetError(f"{group.path} has no column {missing[0]!r}; preprocess again")
-        return table.slice(block.begin, block.num_rows)
+        table = table.slice(block.begin, block.num_rows)
+        self._check_ids(group.path, table)
+        return table
+
+    def _check_ids(self, path: Path, table: pa.Table) -> None:
+        """Finds ids that a lookup would fail on, while it is still known which feature and file they are of."""
+        for feature in self._spec.categorical:
+            column = table[feature.name]
+            extremes = pc.min_max(pc.list_flatten(column) if feature.is_list else column).as_py()
+            num_rows = self._tables[feature.table].num_rows
+            for value in extremes.values():
+                if value is not None and not 0 <= value < num_rows:
+                    raise DatasetError(
+                        f"{path}: feature {feature.name!r} has the id {value}, but its table {feature.table!r} has "
+                        f"{num_rows:,} rows; preprocess again"
+                    )

@@ -224,3 +224,17 @@ def test_a_dataset_without_lists_has_one_id_per_bag(tmp_path: Path) -> None:
     batch = next(BatchLoader(replace(dataset, spec=spec), "train", batch_size=50).batches())
     assert batch.ids.shape == (50,)
     assert (batch.lengths == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("table", "num_rows", "message"),
+    [
+        ("c", 102, r"1\.parquet: feature 'c' has the id 102, but its table 'c' has 102 rows"),
+        ("l", 900, r"1\.parquet: feature 'l' has the id \d+, but its table 'l' has 900 rows"),
+    ],
+)
+def test_an_id_that_its_table_has_not_is_named(tmp_path: Path, table: str, num_rows: int, message: str) -> None:
+    dataset = make_dataset(tmp_path / "x", num_rows=100)
+    dataset = replace(dataset, tables={**dataset.tables, table: TableInfo(num_rows, 16)})
+    with pytest.raises(DatasetError, match=message):
+        list(BatchLoader(dataset, "train", batch_size=10).batches())
