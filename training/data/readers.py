@@ -5,6 +5,7 @@ nothing in a list: lists are never null and hold no nulls and no empty texts.
 """
 
 import glob
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from rankhouse.training.errors import RawFileError
 
 _CHUNK_ROWS = 65_536
 _BLOCK_BYTES = 16 << 20
+# Arrow counts columns from 0 and rows from 1.
+_NO_UTF8 = re.compile(r"CSV column #(\d+): Row #(\d+): .*invalid UTF8")
 _DELIMITED_SUFFIXES = (".tsv", ".txt", ".csv", ".gz", "")
 
 
@@ -135,6 +138,10 @@ def _read_delimited(file: Path, spec: FeatureSpec) -> Iterator[pa.Table]:
             for batch in reader:
                 yield pa.Table.from_batches([batch])
     except pa.ArrowInvalid as exc:
+        if (found := _NO_UTF8.search(str(exc))) is not None:
+            column, number = (int(group) for group in found.groups())
+            place = f"row {number - (1 if header else 0)}, column {names[column]!r}"
+            raise RawFileError(f"{file}, {place}: expected UTF-8, found other bytes; convert the file") from exc
         if not wrong:
             raise
         row = wrong[0]
@@ -151,9 +158,9 @@ def _header(file: Path, spec: FeatureSpec, delimiter: str, *, required: bool) ->
         begin = bytes(stream.read(1 << 16))
     if not begin:
         raise RawFileError(f"{file} is empty")
-    names = [
-        name.strip('"') for name in begin.split(b"\n", 1)[0].decode(errors="replace").rstrip("\r").split(delimiter)
-    ]
+    # Spreadsheets begin their files with a byte order mark, which "utf-8-sig" leaves out.
+    first_line = begin.split(b"\n", 1)[0].decode("utf-8-sig", errors="replace").rstrip("\r")
+    names = [name.strip('"') for name in first_line.split(delimiter)]
     if required or spec.label in names:
         _require_columns(file, spec, names)
         return names

@@ -77,6 +77,19 @@ def test_comma_separated_and_quoted(tmp_path: Path) -> None:
     assert read(tmp_path / "x.csv") == ROWS
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_name(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("\n".join([",".join(SPEC.columns), *lines(",")]), encoding="utf-8-sig")
+    assert read(tmp_path / "x.csv") == ROWS
+
+
+@pytest.mark.parametrize("header", [True, False])
+def test_a_text_that_is_no_utf8_is_named(tmp_path: Path, header: bool) -> None:
+    names = ["\t".join(SPEC.columns)] if header else []
+    (tmp_path / "x.tsv").write_bytes("\n".join([*names, *lines("\t")]).encode("latin-1"))
+    with pytest.raises(RawFileError, match=r"x\.tsv, row 3, column 'tl': expected UTF-8"):
+        read(tmp_path / "x.tsv")
+
+
 @pytest.mark.parametrize(("name", "separator"), [("x.tsv.gz", "\t"), ("x.csv.gz", ","), ("day_0.gz", "\t")])
 def test_compressed(tmp_path: Path, name: str, separator: str) -> None:
     header = [separator.join(SPEC.columns)] if "csv" in name else []
