@@ -44,6 +44,7 @@ def prepare(data: Path, *, spec: str | Path, folder: Path, say: Say) -> Path:
     from rankhouse.training.data.preprocess import Progress, preprocess  # NVTabular takes seconds to import.
 
     say(f"preparing {data}: {prepared}")
+    say(f"holding out the last {HELD_OUT_SHARE:.0%} of the rows")
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".raw-", dir=folder) as temporary:
         splits = _hold_out(data, features, Path(temporary))

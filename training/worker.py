@@ -19,6 +19,7 @@ from pathlib import Path
 
 import tensorflow as tf
 from rich.console import Console
+from rich.markup import escape
 
 from rankhouse.training.errors import TrainingError
 from rankhouse.training.observers import MetricsFile, Observer, ProgressBar, TensorBoard
@@ -44,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _train(RunFolder.open(folder), stop)
     except TrainingError as error:
-        Console(stderr=True).print(f"[bold red]error:[/] {error}", highlight=False, soft_wrap=True)
+        Console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         return 1
 
 

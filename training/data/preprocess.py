@@ -273,7 +273,7 @@ def _check_free(folder: Path, overwrite: bool) -> None:
 
 
 def _staged(name: str, path: Path | str, spec: FeatureSpec, folder: Path, progress: Progress) -> StagedSplit:
-    progress.on_stage(f"reading {path}")
+    progress.on_stage(f"reading the rows of {name}")
     staged = stage(path, spec, folder / "staged" / name, progress.on_rows)
     (folder / name).mkdir()
     save_raw_sample(folder / name, read_rows(path, spec, NUM_SAMPLED_ROWS))
