@@ -39,6 +39,8 @@ def train(
     from rankhouse.training.run_setup import new_run, resumed_run, steps_left
 
     console = Console(highlight=False, soft_wrap=True)
+    if resume and overwrite:
+        raise typer.BadParameter("--resume goes on with the run that --overwrite would delete; give one of them")
     if hosts is not None:
         check_hosts(hosts, num_ranks=np)
     if data is not None:

@@ -9,6 +9,17 @@ from rankhouse.training.data.prepared import PreparedDataset
 from rankhouse.training.errors import ConfigError
 from rankhouse.training.run_folder import RunFolder
 
+# What the saved state and the order of the samples depend on.
+_FIXED_SETTINGS = (
+    "data.train_split",
+    "data.shuffle",
+    "model.bottom_mlp",
+    "model.top_mlp",
+    "training.batch_size",
+    "training.optimizer",
+    "training.seed",
+)
+
 
 def new_run(
     folder: Path, *, recipe: str | Path, data: Path | None, settings: Sequence[str] = (), overwrite: bool = False
@@ -42,12 +53,15 @@ def resumed_run(folder: Path, *, data: Path | None = None, settings: Sequence[st
         settings: Settings to change, such as `training.epochs=2`.
 
     Raises:
-        ConfigError: A setting is wrong.
+        ConfigError: A setting is wrong, or cannot change any more because the run has saved its state.
         DatasetError: The dataset is gone or wrong.
         RunFolderError: There is no run.
     """
     run = RunFolder.open(folder)
-    run.write_config(_checked(override(run.config, settings), data))
+    config = _checked(override(run.config, settings), data)
+    if run.latest_checkpoint is not None:
+        _check_unchanged(run, config)
+    run.write_config(config)
     return run
 
 
@@ -57,6 +71,18 @@ def steps_left(run: RunFolder) -> int:
     num_rows = PreparedDataset.open(run.dataset).split(config.data.train_split).num_rows
     done = run.result.num_steps if run.result is not None else 0
     return max(0, config.training.num_steps(num_rows) - done)
+
+
+def _check_unchanged(run: RunFolder, config: Config) -> None:
+    """Refuses what the run could not go on with, before its configuration is overwritten."""
+    for key in _FIXED_SETTINGS:
+        section, name = key.split(".")
+        before, after = (getattr(getattr(each, section), name) for each in (run.config, config))
+        if before != after:
+            raise ConfigError(
+                f"{key} is {before!r} in {run.path} and cannot become {after!r}, as the saved state depends on it; "
+                "leave it, or start another run with --run"
+            )
 
 
 def _checked(config: Config, data: Path | None) -> Config:

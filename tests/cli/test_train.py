@@ -70,6 +70,12 @@ def test_a_run_can_be_started_by_other_launchers(folder: Path) -> None:
     assert RunFolder(folder / "runs" / "mine").result is not None
 
 
+def test_a_run_cannot_be_resumed_and_overwritten(folder: Path) -> None:
+    failed = rankhouse_train(folder, "--resume", "--overwrite")
+    assert failed.returncode == 2
+    assert "--resume goes on with the run" in failed.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -33,6 +33,20 @@ def test_a_finished_run_has_no_steps_left_until_it_gets_more(tmp_path: Path, dat
     assert steps_left(resumed_run(run.path, settings=["training.epochs=3"])) == 8
 
 
+@pytest.mark.parametrize(
+    "setting", ["training.batch_size=32", "training.optimizer=sgd", "model.top_mlp=[4]", "data.shuffle=false"]
+)
+def test_what_the_saved_state_depends_on_cannot_change(tmp_path: Path, dataset: Path, setting: str) -> None:
+    run = new_run(tmp_path / "run", recipe="dlrm", data=dataset)
+    assert resumed_run(run.path, settings=["training.batch_size=64"]).config.training.batch_size == 64
+    (run.checkpoints / "step-00000001").mkdir(parents=True)
+    (run.checkpoints / "step-00000001" / "manifest.json").touch()
+    config = run.config
+    with pytest.raises(ConfigError, match=rf"{setting.split('=')[0]} is .* and cannot become"):
+        resumed_run(run.path, settings=[setting])
+    assert run.config == config
+
+
 def test_a_run_is_replaced_only_if_told_so(tmp_path: Path, dataset: Path) -> None:
     run = new_run(tmp_path / "run", recipe="dlrm", data=dataset)
     run.metrics_file.touch()
