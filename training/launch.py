@@ -24,7 +24,7 @@ from typing import IO
 
 from rankhouse.training.errors import LaunchError
 from rankhouse.training.run_folder import RunFolder
-from rankhouse.training.stop import LOST_PEERS, STOPPED
+from rankhouse.training.stop import LOST_PEERS, STOP_SIGNALS, STOPPED
 
 POLL_SECONDS = 0.05
 GRACE_SECONDS = 3.0
@@ -75,7 +75,7 @@ class _Ranks:
         self._signals = 0
         self._logs: list[IO[bytes]] = []
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._handlers = {number: signal.signal(number, self._forward) for number in (signal.SIGINT, signal.SIGTERM)}
+        self._handlers = {number: signal.signal(number, self._forward) for number in STOP_SIGNALS}
         for rank in range(num_ranks):
             self._processes.append(self._start(rank, _environment(rank, num_ranks, port)))
 
@@ -108,14 +108,19 @@ class _Ranks:
         if rank > 0:
             output = self._log_file(rank).open("wb")
             self._logs.append(output)
-        return subprocess.Popen(
-            _worker_command(self._run),
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
+        # Blocked for the rank until it can notice them (`StopRequest`); those for us wait a moment.
+        blocked_before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+        try:
+            return subprocess.Popen(
+                _worker_command(self._run),
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked_before)
 
     def _log_file(self, rank: int) -> Path:
         return self._run.path / f"rank-{rank}.log"
@@ -134,8 +139,6 @@ class _Ranks:
         self._end()
         if self._signals > 1:
             raise LaunchError("told to stop twice: ended all ranks at once, without saving their state")
-        if self._signals == 1 and all(status in (-signal.SIGINT, -signal.SIGTERM) for status in statuses if status):
-            return STOPPED  # Before any rank was ready to notice the signal: there was nothing to save.
         if statuses[0] == 1:
             return 1
         causes = died or [rank for rank, status in enumerate(statuses) if status == LOST_PEERS]
@@ -231,7 +234,7 @@ def _launch_on_hosts(run: RunFolder, *, num_ranks: int, hosts: str) -> int:
             process.send_signal(number)
         run.stop_file.touch()
 
-    handlers = {number: signal.signal(number, ask_to_stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: signal.signal(number, ask_to_stop) for number in STOP_SIGNALS}
     try:
         status = process.wait()
     finally:

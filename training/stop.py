@@ -9,6 +9,8 @@ from pathlib import Path
 STOPPED = 130  # told to stop, state saved
 LOST_PEERS = 75  # another rank went away in the middle of an exchange
 
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
 FILE_CHECK_SECONDS = 1.0
 
 # A dying launcher, or a launcher and a process group, say the same thing several times.
@@ -18,6 +20,7 @@ SAME_SIGNAL_SECONDS = 1.0
 class StopRequest:
     """Notices SIGINT, SIGTERM, or a file `stop` in the run folder. Make it in the main thread, before TensorFlow.
 
+    The launcher starts its ranks with both signals blocked, and this unblocks them: none is lost while a rank imports.
     The first signal only raises a flag, which the training loop reads after each step; a later one ends the process.
     Horovodrun kills its ranks at a signal, before they could save: there, the file is the way to stop.
     """
@@ -26,8 +29,9 @@ class StopRequest:
         self._stop_file = stop_file
         self._signalled_at: float | None = None
         self._next_check = 0.0
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in STOP_SIGNALS:
             signal.signal(number, self._notice)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
     def _notice(self, number: int, _: object) -> None:
         now = time.monotonic()

@@ -151,6 +151,24 @@ def test_the_death_of_a_rank_ends_all_and_shows_its_last_lines(tmp_path: Path, d
     assert not [child for child in psutil.Process().children() if "rankhouse.training.worker" in child.cmdline()]
 
 
+def test_a_signal_is_not_lost_while_the_ranks_start(
+    tmp_path: Path, dataset: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run(tmp_path / "run", dataset, "training.max_steps=1000000", "training.epochs=100000")
+
+    def stop_at_start() -> None:
+        while not psutil.Process().children():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=stop_at_start, daemon=True)
+    thread.start()
+    assert launch(run, num_ranks=1) == STOPPED
+    thread.join()
+    assert run.latest_checkpoint is not None
+    assert "Traceback" not in capfd.readouterr().err
+
+
 def test_a_rank_that_fails_says_why(tmp_path: Path, dataset: Path, capfd: pytest.CaptureFixture[str]) -> None:
     run = make_run(tmp_path / "run", dataset, "data.valid_split=tomorrow")
     assert launch(run, num_ranks=1) == 1
