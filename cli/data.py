@@ -121,18 +121,11 @@ def show(dataset: Annotated[Path, typer.Argument(help="Folder of the prepared da
     from rankhouse.training.data.prepared import PreparedDataset
 
     prepared = PreparedDataset.open(dataset)
-    table = Table(title=f"{prepared.spec.name}: {len(prepared.features)} features")
-    for name in (
-        "feature",
-        "kind",
-        "type",
-        "table",
-        "rows",
-        "width",
-        *(f"missing in {name}" for name in prepared.splits),
-    ):
-        is_text = name in ("feature", "kind", "type", "table")
-        table.add_column(name, justify="left" if is_text else "right", no_wrap=is_text)
+    table = Table(title=f"{prepared.spec.name}: {len(prepared.features)} features", box=None, header_style="bold")
+    for name in ("feature", "kind", "type", "table"):
+        table.add_column(name, no_wrap=True)
+    for name in ("rows", "width", *(f"missing in {name}" for name in prepared.splits)):
+        table.add_column(name, justify="right", min_width=len("100.0%"))
     for feature in prepared.features:
         name = getattr(feature, "table", "")
         info = prepared.tables.get(name)

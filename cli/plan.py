@@ -27,16 +27,21 @@ def plan(
     limit = DATA_PARALLEL_THRESHOLD_ROWS if threshold is None else threshold
     made = make_plan(tables, num_ranks=ranks, data_parallel_threshold_rows=limit)
 
-    console = Console()
-    placed = Table("table", "why", box=None, header_style="bold", pad_edge=False)
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(
+        f"Tables with fewer than {limit:,} rows lie on every rank; each other one, largest first, on the least loaded "
+        "rank.\n"
+    )
+    placed = Table("table", box=None, header_style="bold", pad_edge=False)
     for column in ("rows", "width", "MiB"):
         placed.add_column(column, justify="right")
-    for table, placement in zip(made.tables, made.placements, strict=True):
-        mebibytes = f"{table.weight_bytes / 2**20:,.1f}"
-        placed.add_row(table.name, placement.reason, f"{table.num_rows:,}", str(table.dim), mebibytes)
+    placed.add_column("held by")
+    for table in sorted(made.tables, key=lambda table: -table.weight_bytes):
+        placement = made.placement(table.name)
+        holder = "every rank" if placement.mode == "data_parallel" else f"rank {placement.rank}"
+        size = f"{table.weight_bytes / 2**20:,.2f}"
+        placed.add_row(table.name, f"{table.num_rows:,}", str(table.dim), size, holder)
     console.print(placed)
+    console.print()
     for rank in range(ranks):
-        own = sum(placement.mode == "table_wise" and placement.rank == rank for placement in made.placements)
-        console.print(
-            f"rank {rank}: {made.bytes_of(rank) / 2**20:,.1f} MiB of weights, {own} tables of its own", highlight=False
-        )
+        console.print(made.explain_rank(rank))

@@ -105,11 +105,15 @@ class Plan:
         """Returns the plan as text: bytes for each rank, and where each table lies and why."""
         lines = [f"{len(self.tables)} tables on {self.num_ranks} rank{'s' if self.num_ranks > 1 else ''}"]
         for rank in range(self.num_ranks):
-            own = [p.table for p in self.placements if p.mode == "table_wise" and p.rank == rank]
-            held = ", ".join(own) if own else "no table of its own"
-            lines.append(f"rank {rank}: {self.bytes_of(rank) / 2**20:.1f} MiB of weights; owns {held}")
+            lines.append(self.explain_rank(rank))
         lines += [f"{placement.table}: {placement.reason}" for placement in self.placements]
         return "\n".join(lines)
+
+    def explain_rank(self, rank: int) -> str:
+        """Returns as a line what a rank holds."""
+        own = [p.table for p in self.placements if p.mode == "table_wise" and p.rank == rank]
+        held = ", ".join(own) if own else "no table of its own"
+        return f"rank {rank}: {self.bytes_of(rank) / 2**20:,.2f} MiB of weights; owns {held}"
 
     def document(self) -> dict[str, Any]:
         """Returns the plan as plain data, for reports and checkpoints."""
@@ -143,11 +147,11 @@ def make_plan(
     placements = []
     for table in tables:
         if table.name in small:
-            reason = f"on every rank: {table.num_rows} rows are fewer than {data_parallel_threshold_rows}"
+            reason = f"on every rank: {table.num_rows:,} rows are fewer than {data_parallel_threshold_rows:,}"
             placements.append(Placement(table.name, "data_parallel", 0, reason))
         else:
             owner = owners[table.name]
-            reason = f"on rank {owner}: {table.weight_bytes / 2**20:.1f} MiB, to the least loaded rank, largest first"
+            reason = f"on rank {owner}: {table.weight_bytes / 2**20:,.2f} MiB, to the least loaded rank, largest first"
             placements.append(Placement(table.name, "table_wise", owner, reason))
     return Plan(tuple(tables), tuple(placements), num_ranks)
 

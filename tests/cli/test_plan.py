@@ -22,15 +22,20 @@ def dataset(tmp_path: Path) -> Path:
 
 def test_shows_where_each_table_lies_and_why(dataset: Path) -> None:
     output = run(dataset, "--ranks", 2, "--threshold", 15)
-    lines = {line.split()[0]: line for line in output.splitlines()}
-    assert "on every rank: 7 rows are fewer than 15" in lines["shop"]
-    assert "on rank 0" in lines["user"]
-    assert "on rank 1" in lines["item"]
-    assert "rank 1: 0.0 MiB of weights, 1 tables of its own" in output
+    assert output.startswith("Tables with fewer than 15 rows lie on every rank")
+    holders = [tuple(line.split(maxsplit=4)) for line in output.splitlines()[3:6]]
+    assert [(table, rows, holder.strip()) for table, rows, _, _, holder in holders] == [
+        ("user", "30", "rank 0"),
+        ("item", "20", "rank 1"),
+        ("shop", "7", "every rank"),
+    ]
+    assert "rank 1: 0.00 MiB of weights; owns item" in output
 
 
 def test_by_default_small_tables_lie_everywhere(dataset: Path) -> None:
-    assert run(dataset).count("on every rank") == 3
+    output = run(dataset)
+    assert output.count("  every rank") == 3
+    assert output.count("owns no table of its own") == 2
 
 
 def test_refuses_what_is_no_dataset(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def test_the_same_tables_give_the_same_plan_in_any_order() -> None:
 def test_more_ranks_than_tables_leaves_ranks_without() -> None:
     plan = make_plan([table("a", 50_000)], num_ranks=3)
     assert [len(plan.tables_of(rank)) for rank in range(3)] == [1, 0, 0]
-    assert "rank 2: 0.0 MiB of weights; owns no table of its own" in plan.explain()
+    assert "rank 2: 0.00 MiB of weights; owns no table of its own" in plan.explain()
 
 
 def test_threshold_zero_keeps_every_table_whole() -> None:
@@ -53,8 +53,8 @@ def test_threshold_zero_keeps_every_table_whole() -> None:
 def test_a_plan_explains_itself_and_is_plain_data() -> None:
     plan = make_plan([table("small", 100), table("large", 65_536)], num_ranks=2)
     text = plan.explain()
-    assert "small: on every rank: 100 rows are fewer than 2048" in text
-    assert "large: on rank 0: 4.0 MiB" in text
+    assert "small: on every rank: 100 rows are fewer than 2,048" in text
+    assert "large: on rank 0: 4.00 MiB" in text
     assert json.loads(json.dumps(plan.document()))["placements"][1]["table"] == "large"
 
 
