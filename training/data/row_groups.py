@@ -62,7 +62,8 @@ class RowGroups:
                 table = file.read_row_group(group.index, columns=list(self._spec.columns), use_threads=False)
         except (OSError, pa.ArrowException) as exc:
             raise DatasetError(f"{group.path} cannot be read ({exc}); preprocess again or restore it") from exc
-        missing = [name for name in self._spec.columns if name not in table.column_names]
+        found = set(table.column_names)
+        missing = [name for name in self._spec.columns if name not in found]
         if missing:
             raise DatasetError(f"{group.path} has no column {missing[0]!r}; preprocess again")
         table = table.slice(block.begin, block.num_rows)
