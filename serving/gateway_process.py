@@ -6,7 +6,7 @@ from pathlib import Path
 from types import TracebackType
 
 from rankhouse.embedding_cache.format.version import Version
-from rankhouse.serving.processes import ChildProcess, answers_ok, free_port
+from rankhouse.serving.processes import ChildProcess, address, answers_ok, free_ports
 
 _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
@@ -30,8 +30,7 @@ class GatewayProcess:
         self, version: Version, *, triton_url: str, log_path: Path, host: str, port: int, grpc_port: int
     ) -> None:
         self._host = _ANY_ADDRESS.get(host, host)
-        self._port = free_port(host, port)
-        self._grpc_port = free_port(host, grpc_port)
+        self._port, self._grpc_port = free_ports(host, port, grpc_port)
         settings = {
             "STORE": version.store.resolve(),
             "MODEL": version.model,
@@ -51,12 +50,12 @@ class GatewayProcess:
     @property
     def rest_url(self) -> str:
         """Its REST service, as this machine reaches it."""
-        return f"http://{self._host}:{self._port}"
+        return f"http://{address(self._host, self._port)}"
 
     @property
     def grpc_url(self) -> str:
         """Its gRPC service, as this machine reaches it: host:port."""
-        return f"{self._host}:{self._grpc_port}"
+        return address(self._host, self._grpc_port)
 
     def __enter__(self) -> "GatewayProcess":
         """Starts the gateway and waits until it is ready.

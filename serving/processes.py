@@ -123,20 +123,31 @@ def answers_ok(host: str, port: int, path: str) -> bool:
         connection.close()
 
 
-def free_port(host: str, port: int = 0) -> int:
-    """Returns a TCP port that nobody listens on now: the given one, or any for 0.
+def address(host: str, port: int) -> str:
+    """Returns host:port as URLs and gRPC write it, with an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def free_ports(host: str, *ports: int) -> list[int]:
+    """Returns different TCP ports that nobody listens on now: the given ones, and any for each 0.
 
     A child that finds its port taken dies; asked for beforehand, whoever has the port cannot pass for the child.
 
     Raises:
-        AddressError: The port is taken, or the host is no address of this machine.
+        AddressError: A port is taken, or the host is no address of this machine.
     """
-    try:
-        with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as listener:
-            free: int = listener.getsockname()[1]
-            return free
-    except OSError as exc:
-        raise AddressError(f"cannot listen on {host} port {port}: {exc.strerror}; choose another or 0") from exc
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with contextlib.ExitStack() as stack:
+        free = []
+        for port in ports:
+            try:
+                listener = stack.enter_context(socket.create_server((host, port), family=family))
+            except OSError as exc:
+                # Python adds what it was doing, in brackets.
+                reason = str(exc.strerror).split(" (")[0]
+                raise AddressError(f"cannot listen on {host} port {port}: {reason}; choose another or 0") from exc
+            free.append(listener.getsockname()[1])
+        return free
 
 
 def _die_with_parent() -> None:

@@ -18,7 +18,7 @@ from rankhouse.serving.errors import ModelLoadError, TritonError
 from rankhouse.serving.gateway_process import GatewayProcess
 from rankhouse.serving.golden import GoldenReport, replay_golden
 from rankhouse.serving.model_repository import ensemble_name, write_models
-from rankhouse.serving.processes import ChildProcess, free_port
+from rankhouse.serving.processes import ChildProcess, free_ports
 from rankhouse.serving.triton_client import TritonClient
 from rankhouse.serving.triton_server import TritonServer
 
@@ -104,7 +104,7 @@ def serve(options: ServeOptions, *, on_ready: Callable[[Serving], None]) -> None
         ModelLoadError: Triton refused the version.
         ProcessFailedError: Triton or the gateway died, or was not ready in time.
     """
-    ports = [free_port(options.host, port) for port in (options.port, options.grpc_port)]
+    free_ports(options.host, options.port, options.grpc_port)  # A taken one is found before all the work, not after it.
     version = VersionStore(options.store).open(options.version, model=options.model)
     run_dir = options.run_dir.resolve()
     with ExitStack() as stack:
@@ -120,8 +120,8 @@ def serve(options: ServeOptions, *, on_ready: Callable[[Serving], None]) -> None
                 triton_url=triton.url,
                 log_path=run_dir / "gateway.log",
                 host=options.host,
-                port=ports[0],
-                grpc_port=ports[1],
+                port=options.port,
+                grpc_port=options.grpc_port,
             )
         )
         serving = Serving(

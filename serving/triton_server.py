@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 
 from rankhouse.serving.errors import ProgramMissingError
-from rankhouse.serving.processes import ChildProcess, answers_ok, free_port
+from rankhouse.serving.processes import ChildProcess, answers_ok, free_ports
 
 _PACKAGE = "nvidia-pytriton==0.7.0"
 _PYTHON_BACKEND = ("libtriton_python.so", "triton_python_backend_utils.py")
@@ -48,7 +48,7 @@ class TritonPorts:
         Raises:
             AddressError: A port is taken.
         """
-        return TritonPorts(*(free_port(host, port) for port in (self.http, self.grpc, self.metrics)))
+        return TritonPorts(*free_ports(host, self.http, self.grpc, self.metrics))
 
 
 def installed_program(binary: Path) -> TritonProgram:

@@ -20,6 +20,7 @@ from rankhouse.serving.gateway.ranking_service import SERVICE, RankingService
 from rankhouse.serving.gateway.scorer import Scorer
 from rankhouse.serving.gateway.served_model import ServedModel
 from rankhouse.serving.gateway.settings import Settings
+from rankhouse.serving.processes import address
 from rankhouse.serving.ranking_pb2_grpc import add_RankingServicer_to_server
 from rankhouse.serving.triton_client import TritonClient
 
@@ -98,7 +99,7 @@ class Gateway:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
         reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._grpc)
         try:
-            self.grpc_port = self._grpc.add_insecure_port(f"{host}:{self.grpc_port}")
+            self.grpc_port = self._grpc.add_insecure_port(address(host, self.grpc_port))
         except RuntimeError as exc:
             rest_socket.close()
             raise AddressError(_taken(host, self.grpc_port, "gRPC", "GRPC_PORT")) from exc
@@ -161,7 +162,9 @@ def listening_socket(host: str, port: int) -> socket.socket:
 
 
 def _taken(host: str, port: int, what: str, setting: str) -> str:
-    return f"{what} cannot listen on {host}:{port}; free the port, or set RANKHOUSE_{setting} (0 takes a free one)"
+    return (
+        f"{what} cannot listen on {address(host, port)}; free the port, or set RANKHOUSE_{setting} (0 takes a free one)"
+    )
 
 
 def run(settings: Settings) -> None:
@@ -181,7 +184,8 @@ async def _run(settings: Settings) -> None:
     await gateway.start()
     host = settings.host
     _log.info("%s serves %s", settings.model, model.version)
-    _log.info("REST on http://%s:%d (see /docs), gRPC on %s:%d", host, gateway.port, host, gateway.grpc_port)
+    rest, grpc_address = address(host, gateway.port), address(host, gateway.grpc_port)
+    _log.info("REST on http://%s (see /docs), gRPC on %s", rest, grpc_address)
     # What was made until now lives as long as the process: to look through it for garbage again and again costs time.
     gc.collect()
     gc.freeze()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rankhouse.serving.errors import AddressError, ProcessFailedError
-from rankhouse.serving.processes import ChildProcess, answers_ok, free_port
+from rankhouse.serving.processes import ChildProcess, address, answers_ok, free_ports
 
 # Says its own and its child's process id; both ignore SIGTERM where asked to.
 FAMILY = """
@@ -96,18 +96,24 @@ def test_a_process_that_is_not_ready_in_time(tmp_path: Path) -> None:
 def test_a_taken_port_and_a_foreign_address_are_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(AddressError, match=f"port {port}: Address already in use.*; choose another or 0"):
-            free_port("127.0.0.1", port)
-    assert free_port("127.0.0.1", port) == port
+        with pytest.raises(AddressError, match=f"port {port}: Address already in use; choose another or 0"):
+            free_ports("127.0.0.1", 0, port)
+    assert free_ports("127.0.0.1", port) == [port]
     with pytest.raises(AddressError, match=r"cannot listen on 192\.0\.2\.1 port 0"):
-        free_port("192.0.2.1")
+        free_ports("192.0.2.1", 0)
 
 
 def test_free_ports_are_free_and_answer_nothing() -> None:
-    port = free_port("127.0.0.1")
-    assert not answers_ok("127.0.0.1", port, "/")
-    with socket.create_server(("127.0.0.1", port)):
+    ports = free_ports("127.0.0.1", *[0] * 50)
+    assert len(set(ports)) == 50
+    assert not answers_ok("127.0.0.1", ports[0], "/")
+    with socket.create_server(("127.0.0.1", ports[0])):
         pass
+
+
+def test_an_ipv6_address_is_in_brackets() -> None:
+    assert address("127.0.0.1", 80) == "127.0.0.1:80"
+    assert address("::1", 80) == "[::1]:80"
 
 
 def test_a_process_has_a_session_of_its_own(tmp_path: Path) -> None:

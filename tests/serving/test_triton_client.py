@@ -18,7 +18,7 @@ from rankhouse.serving.errors import (
     UnknownModelError,
 )
 from rankhouse.serving.model_repository import write_models
-from rankhouse.serving.processes import free_port
+from rankhouse.serving.processes import free_ports
 from rankhouse.serving.triton_client import TritonClient
 from rankhouse.serving.triton_server import TritonServer
 from tests.serving.small_version import ROWS, Weights, raw_batch, write_version
@@ -137,7 +137,7 @@ def test_no_answer_in_time(triton: TritonServer, ensemble: str) -> None:
 
 def test_no_server_there(version: Version) -> None:
     async def act() -> None:
-        async with TritonClient(f"127.0.0.1:{free_port('127.0.0.1')}") as client:
+        async with TritonClient(f"127.0.0.1:{free_ports('127.0.0.1', 0)[0]}") as client:
             assert not await client.is_ready()
             with pytest.raises(TritonUnavailableError, match="scoring with any at Triton 127"):
                 await client.score("any", raw_batch(ROWS), timeout_seconds=5.0)

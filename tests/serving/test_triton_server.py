@@ -9,7 +9,7 @@ from rankhouse.embedding_cache.format.version import Version
 from rankhouse.serving import triton_server
 from rankhouse.serving.errors import AddressError, ProcessFailedError, ProgramMissingError
 from rankhouse.serving.model_repository import write_models
-from rankhouse.serving.processes import free_port
+from rankhouse.serving.processes import free_ports
 from rankhouse.serving.triton_client import TritonClient
 from rankhouse.serving.triton_server import TritonPorts, TritonServer, installed_program, packaged_program
 
@@ -64,7 +64,7 @@ def test_a_server_that_dies_shows_its_log(tmp_path: Path, monkeypatch: pytest.Mo
         port = taken.getsockname()[1]
         # As when somebody takes the port just after it was found free.
         monkeypatch.setattr(TritonPorts, "chosen", lambda ports, host: ports)
-        free = [free_port("127.0.0.1") for _ in range(2)]
+        free = free_ports("127.0.0.1", 0, 0)
         server = TritonServer(tmp_path / "models", run_dir=tmp_path, ports=TritonPorts(free[0], port, free[1]))
         with pytest.raises(ProcessFailedError, match=rf"Triton died at its start(.*\n)*.*{port}"):
             server.start()
@@ -94,7 +94,7 @@ def test_another_binary_is_used_with_its_own_backends(tmp_path: Path) -> None:
     (tmp_path / "bin" / "tritonserver").chmod(0o755)
     (tmp_path / "backends").symlink_to(packaged.backends)
     binary = tmp_path / "bin" / "tritonserver"
-    ports = TritonPorts(http=free_port("127.0.0.1"))
+    ports = TritonPorts(http=free_ports("127.0.0.1", 0)[0])
     with TritonServer(tmp_path / "models", run_dir=tmp_path / "run", binary=binary, ports=ports) as server:
         assert server.ports.http == ports.http
         assert server.process.exit_status is None

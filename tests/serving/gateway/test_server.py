@@ -15,7 +15,7 @@ import pytest
 
 from rankhouse.embedding_cache.format.version import Version
 from rankhouse.serving.gateway.server import listening_socket
-from rankhouse.serving.processes import ChildProcess, free_port
+from rankhouse.serving.processes import ChildProcess, free_ports
 from rankhouse.serving.triton_server import TritonServer
 from tests.serving.gateway.half_request import HalfRequest
 from tests.serving.small_version import MODEL
@@ -46,7 +46,7 @@ def answers(url: str, status: int) -> bool:
 def test_sigterm_drains(
     served_store: Path, served_version: Version, loaded_triton: TritonServer, tmp_path: Path
 ) -> None:
-    port = free_port("127.0.0.1")
+    (port,) = free_ports("127.0.0.1", 0)
     settings = {"triton_url": loaded_triton.grpc_url, "port": port, "grpc_port": 0, "drain_seconds": 2.0}
     process = ChildProcess(
         "gateway",
