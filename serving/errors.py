@@ -32,6 +32,8 @@ ServingError
     └── DeadlineError             the time for the answer is over
 """
 
+_LONGEST_PATH = 200
+
 
 class ServingError(Exception):
     """Base class of the package's errors."""
@@ -110,10 +112,13 @@ class RequestError(ServingError):
 
     Args:
         message: What is wrong with the field, what was expected and how to fix it.
-        path: The field, like `candidates[3].C1`; empty where the request as a whole is meant.
+        path: The field, like `candidates[3].C1`; empty where the request as a whole is meant. A long one is cut, as it
+            may be the caller's own words, and a gRPC status has no room for many.
     """
 
     def __init__(self, message: str, path: str = "") -> None:
+        if len(path) > _LONGEST_PATH:
+            path = path[:_LONGEST_PATH] + "..."
         super().__init__(f"{path}: {message}" if path else message)
         self.path = path
 

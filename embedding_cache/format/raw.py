@@ -13,6 +13,7 @@ from rankhouse.embedding_cache.format.errors import RawValueError, TransformErro
 from rankhouse.embedding_cache.format.feature import Feature
 
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
+_LONGEST_NAME = 100  # Of what a caller may have meant; to compare more takes long.
 _EXPECTED = {"int64": "a 64-bit integer", "float64": "a finite number", "text": "a text"}
 
 
@@ -92,7 +93,7 @@ def _refuse_unknown(features: Sequence[Feature], rows: Sequence[Mapping[str, Any
         if row.keys() <= known:
             continue
         name = next(name for name in row if name not in known)
-        nearest = difflib.get_close_matches(str(name), known, n=1)
+        nearest = difflib.get_close_matches(str(name)[:_LONGEST_NAME], known, n=1)
         hint = f"did you mean {nearest[0]!r}?" if nearest else f"known are {', '.join(sorted(known))}"
         raise RawValueError(f"is not a feature of this model; {hint}", row=index, feature=str(name))
 

@@ -55,6 +55,9 @@ class Status(msgspec.Struct, frozen=True):
 
 _DECODER = msgspec.json.Decoder(ScoreRequest)
 _PLACE = re.compile(r"(?P<what>.*?)(?: - at `\$\.?(?P<path>.*)`)?", re.DOTALL)
+_LONGEST_NAME = 100
+# Bodies up to this size are read a second time, slowly, to say where a number stands that JSON has not.
+_LARGEST_EXPLAINED_BODY = 1 << 20
 _FIELD = re.compile(r"Object (?:contains unknown|missing required) field `(?P<field>.*)`", re.DOTALL)
 
 
@@ -86,7 +89,7 @@ def _invalid_field(message: str) -> RequestError:
         assert place is not None
         path = (place["path"] or "").replace("[...]", "")
         return InvalidFieldError(place["what"].replace("`", "").lower(), path)
-    name, known = field["field"], ScoreRequest.__struct_fields__
+    name, known = field["field"][:_LONGEST_NAME], ScoreRequest.__struct_fields__
     if name in known:
         return InvalidFieldError("is missing; expected a list of candidates, each an object of features", name)
     nearest = difflib.get_close_matches(name, known, n=1)
@@ -96,6 +99,8 @@ def _invalid_field(message: str) -> RequestError:
 
 def _non_finite_numbers(body: bytes) -> Iterator[str]:
     """Yields the paths of NaN, Infinity and numbers like 1e400 in a body that is JSON but for them."""
+    if len(body) > _LARGEST_EXPLAINED_BODY:
+        return
     try:
         yield from _non_finite_below(json.loads(body), "")
     except (ValueError, RecursionError):

@@ -26,6 +26,7 @@ from rankhouse.serving.gateway.served_model import ServedModel
 from rankhouse.serving.triton_client import TritonClient
 
 _READY_TIMEOUT_SECONDS = 1.0
+_LONGEST_NAME = 100
 _REQUEST_ID = re.compile(r"[!-~]{1,128}")
 
 
@@ -96,7 +97,8 @@ class Scorer:
         status = 200
         try:
             with self.admission.enter():
-                yield Deadline(min(timeout_seconds or self._timeout_seconds, self._timeout_seconds))
+                own = self._timeout_seconds
+                yield Deadline(own if timeout_seconds is None else min(timeout_seconds, own))
         except asyncio.CancelledError:
             status = 499
             raise
@@ -113,7 +115,9 @@ class Scorer:
             NoSuchModelError: It is not.
         """
         if name != self.model.name:
-            raise NoSuchModelError(f"{name!r} is not served here; served is {self.model.name!r}", "model")
+            raise NoSuchModelError(
+                f"{name[:_LONGEST_NAME]!r} is not served here; served is {self.model.name!r}", "model"
+            )
 
     async def score(self, request: ScoreRequest, *, deadline: Deadline, request_id: str) -> ScoreAnswer:
         """Scores a request's candidates.

@@ -22,6 +22,9 @@ BAD_REQUESTS = {
     "unknown feature": BadRequest(
         {"candidates": [{}, {"agee": 1}]}, "unknown-feature", "candidates[1].agee", "did you mean 'age'?"
     ),
+    "unknown feature with a long name": BadRequest(
+        {"candidates": [{"x" * 10_000: 1}]}, "unknown-feature", f"candidates[0].{'x' * 186}...", "is not a feature"
+    ),
     "unknown in context": BadRequest(
         {"context": {"town": "oslo"}, "candidates": [{}]}, "unknown-feature", "context.town", "is not a feature"
     ),
