@@ -136,12 +136,23 @@ def _value(name: str, value: Any) -> Any:
     if value is None:
         return Value()
     if isinstance(value, int):
-        return Value(int64_value=value)
+        return Value(int64_value=_checked(name, value))
     if isinstance(value, float):
         return Value(double_value=value)
     if isinstance(value, str):
         return Value(text_value=value)
     if isinstance(value, Sequence):
-        kind = "text_list" if all(isinstance(element, str) for element in value) else "int64_list"
-        return Value(**{kind: {"values": value}})
-    raise GatewayError(f"feature {name!r} is a {type(value).__name__}; expected a number, a text or a list of these")
+        elements = [element for element in value if element is not None]  # In a list, gRPC has no missing values.
+        if all(isinstance(element, str) for element in elements):
+            return Value(text_list={"values": elements})
+        if all(isinstance(element, int) for element in elements):
+            return Value(int64_list={"values": [_checked(name, element) for element in elements]})
+    raise GatewayError(
+        f"feature {name!r} is a {type(value).__name__}; expected a number, a text or a list of integers or of texts"
+    )
+
+
+def _checked(name: str, value: int) -> int:
+    if not -(2**63) <= value < 2**63:
+        raise GatewayError(f"feature {name!r} is {value}; expected a 64-bit integer")
+    return value

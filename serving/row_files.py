@@ -1,5 +1,6 @@
 """Rows of a user's file as requests carry them: raw values, missing ones left out."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from rankhouse.serving.errors import ScoreFileError
 from rankhouse.serving.gateway.served_model import FeatureDescription
 
 _TYPES = {"int64": pa.int64(), "float64": pa.float64(), "text": pa.string()}
+_COLUMN_NUMBER = re.compile(r"In CSV column #(\d+)")
 _DELIMITERS = {".tsv": "\t", ".txt": "\t", ".csv": ","}
 
 
@@ -79,32 +81,41 @@ def _arrow_type(feature: FeatureDescription) -> pa.DataType:
 
 
 def _read_text(path: Path, delimiter: str, types: dict[str, pa.DataType], label: str, num_rows: int) -> pa.Table:
-    names = _column_names(path, delimiter, list(types), label)
-    reader = pyarrow.csv.open_csv(
-        path,
-        # The reader takes types from the first block, and all of them are given: text is what nobody uses.
-        read_options=pyarrow.csv.ReadOptions(column_names=names, block_size=1 << 20),
-        parse_options=pyarrow.csv.ParseOptions(delimiter=delimiter, quote_char='"' if delimiter == "," else False),
-        convert_options=pyarrow.csv.ConvertOptions(
-            column_types={name: types.get(name, pa.string()) for name in names or types} | {label: pa.float64()},
-            strings_can_be_null=True,
-            null_values=[""],
-            quoted_strings_can_be_null=True,
-        ),
-    )
-    return _first_rows(iter(reader), num_rows)
+    names, is_header = _column_names(path, delimiter, list(types), label)
+    try:
+        reader = pyarrow.csv.open_csv(
+            path,
+            # The reader takes types from the first block, and all of them are given: text is what nobody uses. Only
+            # without threads does it know the row of a wrong value.
+            read_options=pyarrow.csv.ReadOptions(
+                column_names=None if is_header else names, block_size=1 << 20, use_threads=False
+            ),
+            parse_options=pyarrow.csv.ParseOptions(delimiter=delimiter, quote_char='"' if delimiter == "," else False),
+            convert_options=pyarrow.csv.ConvertOptions(
+                column_types={name: types.get(name, pa.string()) for name in names} | {label: pa.float64()},
+                strings_can_be_null=True,
+                null_values=[""],
+                quoted_strings_can_be_null=True,
+            ),
+        )
+        return _first_rows(iter(reader), num_rows)
+    except pa.ArrowInvalid as exc:
+        message = _COLUMN_NUMBER.sub(lambda match: f"column {names[int(match[1])]!r}", str(exc))
+        raise pa.ArrowInvalid(message) from exc
 
 
-def _column_names(path: Path, delimiter: str, features: list[str], label: str) -> list[str] | None:
-    """The columns of a file without a header, or None where its first line names them."""
+def _column_names(path: Path, delimiter: str, features: list[str], label: str) -> tuple[list[str], bool]:
+    """The columns of a file, and whether its first line names them."""
     with pa.input_stream(path, compression="detect") as stream:
         line = stream.read(1 << 20).split(b"\n", 1)[0].decode(errors="replace").rstrip("\r")
+    if not line:
+        raise ScoreFileError(f"{path}: its first line is empty; expected a row, or a header")
     cells = [cell.strip('"') for cell in line.split(delimiter)]
     if set(cells) & set(features):
-        return None
+        return cells, True
     for names in ([label, *features], features):
         if len(cells) == len(names):
-            return names
+            return names, False
     raise ScoreFileError(
         f"{path}: its first line names no feature of the model, and has {len(cells)} columns; without a header, "
         f"expected {len(features)} (the features in the model's order) or {len(features) + 1} (the label first)"

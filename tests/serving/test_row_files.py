@@ -66,7 +66,9 @@ def test_only_the_first_rows_are_read(tmp_path: Path, num_rows: int) -> None:
     ("name", "content", "message"),
     [
         ("rows.tsv", "1\t2\n", "names no feature of the model, and has 2 columns; .* expected 3 .* or 4"),
-        ("rows.tsv", "3\t0.5\tx\n3.5\t1\ty\n", "cannot be read: .*column.*3.5"),
+        ("rows.tsv", "3\t0.5\tx\n3.5\t1\ty\n", "cannot be read: column 'I1': Row #2: .*'3.5'"),
+        ("rows.csv", "C1,price\nx,2\ny,dear\n", "cannot be read: column 'price': Row #3: .*'dear'"),
+        ("rows.csv", "", "its first line is empty"),
         ("rows.tsv", "I1\tC1\n", "cannot be read: it has no rows"),
         ("rows.xls", "1\t2\n", "is of no known kind; expected .tsv"),
         ("rows.parquet", "no", "cannot be read: "),

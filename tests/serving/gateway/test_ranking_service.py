@@ -104,9 +104,26 @@ def test_a_request_id_is_echoed(stub: Any) -> None:
     assert stub.Score(message, timeout=TIMEOUT, metadata=(("x-request-id", "mine"),)).request_id == "mine"
 
 
-def test_a_value_that_no_feature_has_is_not_sent() -> None:
-    with pytest.raises(GatewayError, match="feature 'age' is a dict; expected a number, a text or a list of these"):
-        request_message(MODEL, ScoreRequest([{"age": {}}]))
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({}, "is a dict; expected a number, a text or a list of integers or of texts"),
+        ([1, "a"], "is a list; expected a number"),
+        (2**63, "is 9223372036854775808; expected a 64-bit integer"),
+        ([-(2**63) - 1], "is -9223372036854775809; expected a 64-bit integer"),
+    ],
+)
+def test_a_value_that_no_feature_has_is_not_sent(value: Any, message: str) -> None:
+    with pytest.raises(GatewayError, match=f"feature 'age' {message}"):
+        request_message(MODEL, ScoreRequest([{"age": value}]))
+
+
+def test_missing_values_in_lists_are_not_sent() -> None:
+    message = request_message(MODEL, ScoreRequest([{"tags": ["a", None], "clicked": [None, 7], "city": [None]}]))
+    features = message.candidates[0].features
+    assert list(features["tags"].text_list.values) == ["a"]
+    assert list(features["clicked"].int64_list.values) == [7]
+    assert not features["city"].text_list.values
 
 
 @pytest.mark.parametrize("service", ["", "rankhouse.v1.Ranking"])
