@@ -26,8 +26,9 @@ void Lookup::CheckTables() const {
   Require(raw_.num_tables == 0 || raw_.tables != nullptr, "tables is NULL");
   for (int32_t t = 0; t < raw_.num_tables; ++t) {
     const rh_table& table = raw_.tables[t];
-    Require(table.num_rows >= 0 && table.dim >= 1, "table ", t, " has shape [", table.num_rows, ", ", table.dim,
-            "]: expected rows >= 0 and a width >= 1");
+    // A bound on the width keeps the sum over 2^31 features from overflowing.
+    Require(table.num_rows >= 0 && table.dim >= 1 && table.dim <= std::numeric_limits<int32_t>::max(), "table ", t,
+            " has shape [", table.num_rows, ", ", table.dim, "]: expected rows >= 0 and a width of 1 to 2^31 - 1");
   }
 }
 

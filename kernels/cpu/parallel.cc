@@ -1,7 +1,7 @@
 #include "cpu/parallel.h"
 
 #include <algorithm>
-#include <system_error>
+#include <exception>
 #include <thread>
 #include <vector>
 
@@ -20,8 +20,9 @@ void RunOnOwnThreads(int64_t num_threads, int64_t total, rh_range_body body, voi
   int64_t part = 1;
   try {
     for (; part < num_threads; ++part) threads.emplace_back(body, argument, boundary(part), boundary(part + 1));
-  } catch (const std::system_error&) {
-    // The machine has no more threads to give: this one does the rest.
+  } catch (const std::exception&) {
+    // The machine has no more threads, or memory for them, to give: this one does the rest. An exception must not leave
+    // here, where threads run that nobody joined.
     body(argument, boundary(part), total);
   }
   body(argument, 0, boundary(1));

@@ -1,5 +1,6 @@
 #include "tensorflow/bridge.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "tensorflow/core/framework/types.h"
@@ -41,8 +42,12 @@ LookupAttributes::LookupAttributes(tf::OpKernelConstruction* construction) {
   OP_REQUIRES_OK(construction, construction->GetAttr("table_dims", &table_dims));
   OP_REQUIRES_OK(construction, construction->GetAttr("feature_tables", &feature_tables));
   OP_REQUIRES_OK(construction, construction->GetAttr("combiners", &combiners));
-  OP_REQUIRES(construction, table_rows.size() == table_dims.size(),
-              tf::errors::InvalidArgument("table_rows and table_dims have different lengths"));
+  int num_tables = 0;
+  OP_REQUIRES_OK(construction, construction->GetAttr("num_tables", &num_tables));
+  OP_REQUIRES(construction,
+              table_rows.size() == static_cast<size_t>(num_tables) && table_dims.size() == table_rows.size(),
+              tf::errors::InvalidArgument(num_tables, " tables have ", table_rows.size(), " table_rows and ",
+                                          table_dims.size(), " table_dims: expected one each"));
   OP_REQUIRES(construction, feature_tables.size() == combiners.size(),
               tf::errors::InvalidArgument("feature_tables and combiners have different lengths"));
   for (const int32_t table : feature_tables) {
@@ -79,7 +84,9 @@ tf::Status LookupAttributes::MakeLookup(const std::vector<rh_table>& tables, con
 
 std::vector<rh_table> LookupAttributes::Shapes() const {
   std::vector<rh_table> tables;
-  for (size_t t = 0; t < table_rows.size(); ++t) tables.push_back({nullptr, table_rows[t], table_dims[t]});
+  // Attributes that were refused get here, too: an op's members are made before its constructor returns.
+  const size_t num_tables = std::min(table_rows.size(), table_dims.size());
+  for (size_t t = 0; t < num_tables; ++t) tables.push_back({nullptr, table_rows[t], table_dims[t]});
   return tables;
 }
 

@@ -2,6 +2,7 @@
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
+#include "tensorflow/core/platform/errors.h"
 
 namespace rankhouse {
 namespace {
@@ -28,7 +29,13 @@ Status PooledLookupShape(InferenceContext* context) {
   TF_RETURN_IF_ERROR(context->GetAttr("table_dims", &table_dims));
   TF_RETURN_IF_ERROR(context->GetAttr("feature_tables", &feature_tables));
   int64_t width = 0;
-  for (const int32_t table : feature_tables) width += table_dims.at(table);
+  for (const int32_t table : feature_tables) {
+    if (table < 0 || table >= static_cast<int64_t>(table_dims.size())) {
+      return tensorflow::errors::InvalidArgument("feature_tables names table ", table, ", but there are ",
+                                                 table_dims.size());
+    }
+    width += table_dims[table];
+  }
   ShapeHandle ids;
   TF_RETURN_IF_ERROR(context->WithRank(context->input(context->num_inputs() - 2), 1, &ids));
   DimensionHandle batch_size;

@@ -79,6 +79,12 @@ int main(void) {
   EXPECT(pthread_join(thread, NULL) == 0);
   EXPECT(is_empty);
 
+  /* The sum of widths like this would overflow. */
+  table.dim = INT64_MAX / 2;
+  EXPECT(rh_gradient_capacity(&lookup, &capacity) == RH_INVALID_ARGUMENT);
+  EXPECT(strstr(rh_last_error(), "a width of 1 to 2^31 - 1") != NULL);
+  table.dim = 2;
+
   lookup.offsets = NULL;
   EXPECT(rh_pooled_lookup(&lookup, &out[0][0], NULL) == RH_INVALID_ARGUMENT);
   EXPECT(strstr(rh_last_error(), "offsets and hotness are both NULL") != NULL);

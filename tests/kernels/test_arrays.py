@@ -163,7 +163,7 @@ WRONG_CALLS: dict[str, tuple[dict[str, Any], str]] = {
     "ids as a list": ({"ids": [0, 1, 2, 3]}, "ids is a list: expected a NumPy array"),
     "tables of another dtype": ({"tables": [np.zeros((5, 2))]}, "table 0 is float64"),
     "tables in Fortran order": ({"tables": [np.zeros((5, 2), np.float32, order="F")]}, "table 0 is not contiguous"),
-    "tables without width": ({"tables": [np.zeros((5, 0), np.float32)]}, r"shape \[5, 0\].* width >= 1"),
+    "tables without width": ({"tables": [np.zeros((5, 0), np.float32)]}, r"shape \[5, 0\].* width of 1 to"),
     "an unknown table": ({"feature_tables": [0, 1]}, "feature 1 names table 1, but there are 1"),
     "an unknown combiner": ({"combiners": ["sum", "max"]}, "feature 1 has combiner 'max': expected one of"),
     "too few combiners": ({"combiners": ["sum"]}, "1 combiners for 2 features"),

@@ -245,3 +245,23 @@ def test_adagrad_refuses_an_accumulator_of_another_shape() -> None:
         tf_ops.apply_adagrad(table, tf.Variable(tf.ones((11, 6))), slices, 1.0)
     with pytest.raises(tf.errors.InvalidArgumentError, match="the same variable"):
         tf_ops.apply_adagrad(table, table, slices, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"table_rows": [5, 5]}, "1 tables have 2 table_rows and 1 table_dims: expected one each"),
+        ({"table_dims": []}, "table"),
+        ({"combiners": []}, "feature_tables and combiners have different lengths"),
+        ({"feature_tables": [1]}, "feature_tables names table 1, but there are 1"),
+        ({"feature_tables": [-1]}, "feature_tables names table -1, but there are 1"),
+    ],
+)
+def test_attributes_that_contradict_each_other_are_refused(changes: dict[str, list[int]], message: str) -> None:
+    """As a saved graph might hold them: the functions of tf_ops cannot make such."""
+    attributes = {"table_rows": [5], "table_dims": [4], "feature_tables": [0], "combiners": [0]} | changes
+    batch = {"ids": tf.constant([0], tf.int64), "offsets": tf.constant([0, 1], tf.int64)}
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        tf_ops._ops().rankhouse_pooled_lookup(tables=[tf.Variable(tf.zeros((5, 4))).handle], **batch, **attributes)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        tf_ops._ops().rankhouse_pooled_lookup_gradient(grad=tf.zeros((1, 4)), num_tables=1, **batch, **attributes)

@@ -3,28 +3,23 @@
 // Conventions, which every function here keeps:
 //
 //  1. Status. A function that can fail returns an rh_status as int: 0 is success. Nothing aborts, prints or exits, and
-//  no
-//     exception crosses this interface.
-//  2. Messages. After a failure rh_last_error() on the same thread says what happened, what was expected and how to fix
-//  it.
+//     no exception crosses this interface.
+//  2. Messages. After a failure rh_last_error() on the same thread says what happened, what was expected and how to
+//     fix it.
 //  3. Memory. The caller owns every pointer and keeps it alive until the function returns (until the stream has passed
-//  it,
-//     in the *_cuda functions). Inputs are never written, and outputs never overlap inputs. No function keeps a
+//     it, in the *_cuda functions). Inputs are never written, and outputs never overlap inputs. No function keeps a
 //     pointer.
 //  4. Layout. Arrays are dense and row-major; rows and gradients are float32, ids and offsets int64. Any alignment that
-//  fits
-//     the type will do. An array without elements may be NULL.
+//     fits the type will do. An array without elements may be NULL.
 //  5. Threads. Every function may be called from any thread at any time; only the arrays that a call writes need the
 //     caller's exclusion. A call spreads its work as its rh_executor says.
 //  6. Ids. Every id is checked: 0 <= id < num_rows of its table. A bad one gives RH_OUT_OF_RANGE and a message with
-//  feature,
-//     sample, position, id and rows of the first bad id. No memory outside the arrays is touched; the content of the
-//     outputs is then unspecified, but a function that updates in place has changed nothing.
+//     feature, sample, position, id and rows of the first bad id. No memory outside the arrays is touched; the content
+//     of the outputs is then unspecified, but a function that updates in place has changed nothing.
 //  7. Order. Sums have one fixed order (see each function), so results are the same bits whatever the number of
-//  threads.
-//     No products are fused into sums, so they are also the same bits on every device.
+//     threads. No products are fused into sums, so they are also the same bits on every device.
 //  8. Devices. f runs on the CPU and f_cuda on a GPU. A build without CUDA has both; there f_cuda returns
-//  RH_UNSUPPORTED.
+//     RH_UNSUPPORTED.
 //  9. Versions. rh_abi_version() is raised whenever a declaration here changes; callers compare it with RH_ABI_VERSION.
 //
 // Letters in shapes: B samples, F features, T tables, N ids in all, D width of a table, E sum of the widths of all
@@ -91,17 +86,17 @@ typedef struct rh_executor {
 typedef struct rh_table {
   const float* rows;  // [num_rows, dim]; not read, and may be NULL, where only the shape matters
   int64_t num_rows;   // >= 0
-  int64_t dim;        // >= 1
+  int64_t dim;        // 1 to 2^31 - 1
 } rh_table;
 
-// F * B bags of ids. Bag (f, b) holds the ids of feature f in sample b. Bags lie feature by feature: first all of
+// F * B bags of ids. Bag (f, b) holds the ids of feature f in sample b. Bags lie feature by feature: first all those of
 // feature 0.
 typedef struct rh_lookup {
   const rh_table* tables;         // [T]
   const int32_t* feature_tables;  // [F] the table of each feature; features may share one
   const int32_t* combiners;       // [F] an rh_combiner each
   const int64_t* ids;             // [N]
-  const int64_t* offsets;  // [F * B + 1] bag i holds ids[offsets[i]] up to ids[offsets[i + 1]]; or NULL: see hotness
+  const int64_t* offsets;  // [F * B + 1] bag i holds ids[offsets[i]] to ids[offsets[i + 1] - 1]; or NULL: see hotness
   const int32_t* hotness;  // [F] read where offsets is NULL: all bags of feature f hold hotness[f] ids
   int64_t num_ids;         // N
   int64_t batch_size;      // B
@@ -144,8 +139,8 @@ typedef struct rh_update {
   float* accumulator;     // in and out [num_rows, dim] of Adagrad; NULL for SGD
   const int64_t* ids;     // [num_ids], strictly increasing
   const float* gradient;  // [num_ids, dim]
-  const int64_t*
-      device_num_ids;  // *_cuda only, or NULL: the number of ids on the device; num_ids is then the most it can be
+  // *_cuda only, or NULL: the number of ids, on the device; num_ids is then the most it can be.
+  const int64_t* device_num_ids;
   int64_t num_rows;
   int64_t dim;
   int64_t num_ids;
