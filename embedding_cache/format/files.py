@@ -7,10 +7,11 @@ in this way.
 FORMAT.md gives the manifest byte by byte.
 """
 
+import difflib
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -207,6 +208,19 @@ def check_format(path: Path, document: Mapping[str, Any], kind: str) -> None:
         raise ManifestError(
             f"{path}: has format_version {version}, this release reads up to {FORMAT_VERSION}; use a newer Rankhouse"
         )
+
+
+def check_keys(path: Path, document: Mapping[str, Any], known: Collection[str]) -> None:
+    """Checks that a JSON object has no key but those known: what is not understood may change the rest's meaning.
+
+    Raises:
+        ManifestError: It has; the message names the nearest known key.
+    """
+    for key in document:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(known))}"
+            raise ManifestError(f"{path}: has the unknown key {key!r}; {hint}")
 
 
 def _parse(path: Path, content: bytes, kind: str) -> Manifest:

@@ -18,13 +18,14 @@ from rankhouse.embedding_cache.format.errors import TransformError
 
 UNKNOWN = -1
 
-_ARRAYS = ("data", "offsets", "slots", "table_starts")
+_ARRAYS = {"data": "uint8", "offsets": "int64", "slots": "uint64", "table_starts": "int64"}
 
 _BASE = np.uint64(0x9E3779B97F4A7C15)  # Odd, so that its powers never vanish modulo 2**64.
 _TABLE = np.uint64(0xD6E8FEB86659FD93)
 _LENGTH = np.uint64(0xCA5A826395121157)
 _HIGH = np.uint64(32)
 _ENTRY = np.uint64(0xFFFFFFFF)
+_WINDOW = np.arange(8, dtype=np.uint64)  # Slots read at once: nearly every search ends in them.
 _CHUNK = 1 << 16  # Texts hashed at once while building: bounds the memory for the powers of each byte.
 
 
@@ -71,8 +72,32 @@ class TextIndex:
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, npt.NDArray[Any]]) -> "TextIndex":
-        """Opens an index from the arrays that `tensors` gave."""
-        return cls(**{name: tensors[f"text.{name}"] for name in _ARRAYS})
+        """Opens an index from the arrays that `tensors` gave.
+
+        Raises:
+            KeyError: An array is missing.
+            TransformError: The arrays do not fit each other.
+        """
+        index = cls(**{name: tensors[f"text.{name}"] for name in _ARRAYS})
+        for name, dtype in _ARRAYS.items():
+            array = getattr(index, name)
+            if array.dtype != dtype or array.ndim != 1:
+                raise TransformError(
+                    f"text.{name} is {array.dtype} {list(array.shape)}; expected {dtype} of one dimension"
+                )
+        num_texts, num_slots = len(index.offsets) - 1, len(index.slots)
+        # With half of the slots empty, every search comes to an end.
+        if num_slots & (num_slots - 1) or num_slots < max(2 * num_texts, 1):
+            raise TransformError(
+                f"text.slots has {num_slots} slots for {num_texts} texts; expected a power of two, 2 n or more"
+            )
+        for name, ends, last in (
+            ("offsets", index.offsets, len(index.data)),
+            ("table_starts", index.table_starts, num_texts),
+        ):
+            if not len(ends) or ends[0] != 0 or ends[-1] != last:
+                raise TransformError(f"text.{name} does not run from 0 to {last}")
+        return index
 
     def tensors(self) -> dict[str, npt.NDArray[Any]]:
         """The index as named arrays."""
@@ -103,19 +128,23 @@ class TextIndex:
         begins = np.cumsum(lengths) - lengths
         mask = np.uint64(len(self.slots) - 1)
         found = np.full(len(lengths), UNKNOWN, dtype=np.int64)
-        open_ = np.arange(len(lengths))
-        places = hashes & mask
+        open_, places = np.arange(len(lengths)), hashes
         while len(open_):
-            slots = self.slots[places]
-            alike = np.flatnonzero((slots >> _HIGH == hashes[open_] >> _HIGH) & (slots != 0))
+            # A window of slots each; what matters is the first that is empty or of the same hash, if any is.
+            slots = self.slots[(places[:, None] + _WINDOW) & mask]
+            stops = (slots == 0) | (slots >> _HIGH == hashes[open_, None] >> _HIGH)
+            first = stops.argmax(axis=1)
+            each = np.arange(len(open_))
+            slots, stopped = slots[each, first], stops[each, first]
             settled = slots == 0
-            if len(alike):
-                who = open_[alike]
-                numbers = (slots[alike] & _ENTRY).astype(np.int64) - 1
-                same = self._equal(numbers, data, begins[who], lengths[who], table_of[who])
-                found[who[same]] = numbers[same] - self.table_starts[table_of[who[same]]]
-                settled[alike[same]] = True
-            open_, places = open_[~settled], (places[~settled] + np.uint64(1)) & mask
+            alike = np.flatnonzero(stopped & ~settled)
+            who, numbers = open_[alike], (slots[alike] & _ENTRY).astype(np.int64) - 1
+            same = self._equal(numbers, data, begins[who], lengths[who], table_of[who])
+            found[who[same]] = numbers[same] - self.table_starts[table_of[who[same]]]
+            settled[alike[same]] = True
+            # The rest goes on, behind a text that only had the same hash or behind the window.
+            ahead = np.where(stopped, first + 1, len(_WINDOW)).astype(np.uint64)
+            open_, places = open_[~settled], (places + ahead)[~settled]
         return found
 
     def _equal(

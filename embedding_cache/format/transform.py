@@ -9,20 +9,22 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from rankhouse.embedding_cache.format.errors import TransformError
-from rankhouse.embedding_cache.format.feature import DenseSteps, Feature
-from rankhouse.embedding_cache.format.files import FORMAT_VERSION, check_format, read_json, write_durably
+from rankhouse.embedding_cache.format.feature import DenseSteps, Feature, Kind, RawType
+from rankhouse.embedding_cache.format.files import FORMAT_VERSION, check_format, check_keys, read_json, write_durably
 from rankhouse.embedding_cache.format.raw import RawBatch
 from rankhouse.embedding_cache.format.tensors import read_tensors, write_tensors
 from rankhouse.embedding_cache.format.vocabulary import MISSING_ID, Vocabularies
 
 JSON_NAME = "transform.json"
 TENSORS_NAME = "transform.safetensors"
+
+_KINDS, _DTYPES = get_args(Kind), get_args(RawType)
 
 
 @dataclass(frozen=True)
@@ -88,9 +90,10 @@ class CompiledTransform:
                 raise TransformError(
                     f"{name} has {array.shape[1]} columns; this model has {len(features)} such features"
                 )
-        bags: dict[str, tuple[npt.NDArray[Any], npt.NDArray[Any]]] = {}
-        self._add_int_bags(bags, raw)
-        self._add_text_bags(bags, raw)
+        bags = {
+            **_bags(self._ints, raw.int_lengths, self._int_ids(raw)),
+            **_bags(self._texts, raw.text_lengths, self._text_ids(raw)),
+        }
         ids = [bags[feature.name][0] for feature in self._categorical]
         lengths = [bags[feature.name][1] for feature in self._categorical]
         return TransformedBatch(
@@ -106,19 +109,18 @@ class CompiledTransform:
             dense[:, index] = _stepped(np.ascontiguousarray(values[:, index]), feature.steps)
         return dense
 
-    def _add_int_bags(self, bags: dict[str, tuple[npt.NDArray[Any], npt.NDArray[Any]]], raw: RawBatch) -> None:
-        for index, feature, chosen in _columns(self._ints, raw.int_lengths):
-            ids = self.vocabularies.ints[str(feature.table)].find(raw.int_values[chosen])
-            bags[feature.name] = _completed(feature, ids, raw.int_lengths[:, index])
+    def _int_ids(self, raw: RawBatch) -> npt.NDArray[np.int64]:
+        column_of = _columns_of_values(raw.int_lengths)
+        ids = np.empty(len(raw.int_values), dtype=np.int64)
+        for column, feature in enumerate(self._ints):
+            chosen = column_of == column
+            ids[chosen] = self.vocabularies.ints[str(feature.table)].find(raw.int_values[chosen])
+        return ids
 
-    def _add_text_bags(self, bags: dict[str, tuple[npt.NDArray[Any], npt.NDArray[Any]]], raw: RawBatch) -> None:
-        if not self._texts:
-            return
+    def _text_ids(self, raw: RawBatch) -> npt.NDArray[np.int64]:
         # All texts of all features in one pass, because the passes cost more than the texts.
-        column_of = np.repeat(np.tile(np.arange(len(self._texts)), raw.num_rows), raw.text_lengths.ravel())
-        ids = self.vocabularies.find_texts(raw.text_values.tolist(), self._text_tables[column_of])
-        for index, feature, chosen in _columns(self._texts, raw.text_lengths):
-            bags[feature.name] = _completed(feature, ids[chosen], raw.text_lengths[:, index])
+        table_of = self._text_tables[_columns_of_values(raw.text_lengths)]
+        return self.vocabularies.find_texts(raw.text_values.tolist(), table_of)
 
     def save(self, directory: Path | str) -> None:
         """Writes `transform.json` and `transform.safetensors` into a directory that exists."""
@@ -145,6 +147,7 @@ class CompiledTransform:
         try:
             document = read_json(path, path.read_bytes())
             check_format(path, document, "transform")
+            check_keys(path, document, ("format", "format_version", "features", "vocabularies"))
             tensors = read_tensors(Path(directory) / TENSORS_NAME)
             features = [_feature_from(entry) for entry in document["features"]]
             return cls(features, Vocabularies.from_parts(document["vocabularies"], tensors))
@@ -158,7 +161,15 @@ def _feature_from(entry: Mapping[str, Any]) -> Feature:
 
 
 def _check(features: Sequence[Feature], vocabularies: Vocabularies) -> None:
+    names = [feature.name for feature in features]
     for feature in features:
+        if names.count(feature.name) > 1:
+            raise TransformError(f"feature {feature.name!r} stands twice")
+        if feature.kind not in _KINDS or feature.dtype not in _DTYPES:
+            raise TransformError(
+                f"feature {feature.name!r} has kind {feature.kind!r} and dtype {feature.dtype!r}; expected one of "
+                f"{_KINDS} and of {_DTYPES}"
+            )
         if feature.kind == "continuous":
             if feature.steps is None:
                 raise TransformError(f"continuous feature {feature.name!r} has no steps")
@@ -186,28 +197,35 @@ def _stepped(values: npt.NDArray[Any], steps: DenseSteps) -> npt.NDArray[Any]:
         return values.astype(np.float32)
 
 
-def _columns(features: Sequence[Feature], lengths: npt.NDArray[Any]) -> list[tuple[int, Feature, npt.NDArray[Any]]]:
-    """For each feature its column and where its values lie among all, which stand sample by sample."""
-    begins = (np.cumsum(lengths) - lengths.ravel()).reshape(lengths.shape)
-    columns = []
-    for index, feature in enumerate(features):
-        own, first = lengths[:, index], begins[:, index]
-        if not feature.is_list:
-            if own.max(initial=0) > 1:
-                raise TransformError(f"feature {feature.name!r} has {own.max()} values in a row; it takes at most one")
-            columns.append((index, feature, first[own > 0]))
-            continue
-        within = np.arange(own.sum()) - np.repeat(np.cumsum(own) - own, own)
-        columns.append((index, feature, np.repeat(first, own) + within))
-    return columns
+def _columns_of_values(lengths: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
+    """The column that each value belongs to: int64 [n], of lengths [B, F], the values standing sample by sample."""
+    num_rows, num_columns = lengths.shape
+    return np.repeat(np.tile(np.arange(num_columns), num_rows), lengths.ravel())
 
 
-def _completed(
-    feature: Feature, ids: npt.NDArray[Any], lengths: npt.NDArray[Any]
-) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Puts the id of a missing value where a single-valued feature has none; a list stays empty."""
-    if feature.is_list or len(ids) == len(lengths):
-        return ids, lengths
-    completed = np.full(len(lengths), MISSING_ID, dtype=np.int64)
-    completed[lengths > 0] = ids
-    return completed, np.ones(len(lengths), dtype=np.int32)
+def _bags(
+    features: Sequence[Feature], lengths: npt.NDArray[np.int32], ids: npt.NDArray[np.int64]
+) -> dict[str, tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]]:
+    """Turns ids [n] that stand sample by sample, with lengths [B, F], into each feature's ids and lengths [B].
+
+    A single-valued feature has the id of a missing value where it has none; a list stays empty.
+    """
+    if not features:
+        return {}
+    is_single = np.array([not feature.is_list for feature in features])
+    most = lengths.max(axis=0, initial=0)
+    crowded = np.flatnonzero(is_single & (most > 1))
+    if len(crowded):
+        name, count = features[crowded[0]].name, most[crowded[0]]
+        raise TransformError(f"feature {name!r} has {count} values in a row; it takes at most one")
+    lengths_FB = np.where(is_single, 1, lengths).astype(np.int32).T
+    begins_BF = (np.cumsum(lengths_FB) - lengths_FB.ravel()).reshape(lengths_FB.shape).T
+    own_begins = np.cumsum(lengths) - lengths.ravel()
+    places = np.repeat(begins_BF.ravel() - own_begins, lengths.ravel()) + np.arange(len(ids))
+    placed = np.full(lengths_FB.sum(), MISSING_ID, dtype=np.int64)
+    placed[places] = ids
+    ends = np.cumsum(lengths_FB.sum(axis=1)).tolist()
+    return {
+        feature.name: (placed[begin:end], own)
+        for feature, begin, end, own in zip(features, [0, *ends], ends, lengths_FB, strict=False)
+    }

@@ -111,15 +111,34 @@ class Vocabularies:
 
     @classmethod
     def from_parts(cls, document: Mapping[str, Any], tensors: Mapping[str, npt.NDArray[Any]]) -> "Vocabularies":
-        """Opens what `document` and `tensors` gave; a KeyError names a part that is missing."""
-        return cls(
+        """Opens what `document` and `tensors` gave.
+
+        Raises:
+            KeyError: A part is missing.
+            TransformError: The parts do not fit each other.
+        """
+        ints = {name: IntIndex(tensors[f"int.{name}.values"], tensors[f"int.{name}.ids"]) for name in document["ints"]}
+        vocabularies = cls(
             num_rows=dict(document["num_rows"]),
-            ints={
-                name: IntIndex(tensors[f"int.{name}.values"], tensors[f"int.{name}.ids"]) for name in document["ints"]
-            },
+            ints=ints,
             text_tables=tuple(document["texts"]),
             texts=TextIndex.from_tensors(tensors),
         )
+        vocabularies._check_sizes()
+        return vocabularies
+
+    def _check_sizes(self) -> None:
+        found = {name: FIRST_KNOWN_ID + len(index.values) for name, index in self.ints.items()}
+        sizes = np.diff(self.texts.table_starts).tolist()
+        if len(sizes) != len(self.text_tables):
+            raise TransformError(f"the text index is of {len(sizes)} tables; expected {len(self.text_tables)}")
+        found |= {name: FIRST_KNOWN_ID + size for name, size in zip(self.text_tables, sizes, strict=True)}
+        if found != self.num_rows:
+            raise TransformError(f"the vocabularies make num_rows {found}; expected {dict(self.num_rows)}")
+        for name, index in self.ints.items():
+            arrays = (index.values, index.ids)
+            if any(array.dtype != np.int64 or array.shape != (len(index.values),) for array in arrays):
+                raise TransformError(f"int.{name}.values and .ids are not int64 arrays of one length")
 
     def document(self) -> dict[str, Any]:
         """What of it stands in a JSON document."""

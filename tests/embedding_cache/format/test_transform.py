@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rankhouse.embedding_cache.format import text_index
 from rankhouse.embedding_cache.format.errors import CorruptFileError, ManifestError, TransformError
 from rankhouse.embedding_cache.format.feature import DenseSteps, Feature
 from rankhouse.embedding_cache.format.raw import RawBatch
+from rankhouse.embedding_cache.format.tensors import write_tensors
 from rankhouse.embedding_cache.format.text_index import UNKNOWN, TextIndex
 from rankhouse.embedding_cache.format.transform import JSON_NAME, TENSORS_NAME, CompiledTransform
 from rankhouse.embedding_cache.format.vocabulary import (
@@ -161,12 +163,19 @@ def test_a_batch_of_another_model_is_refused(transform: CompiledTransform, name:
         categorical("t", "text", "nothing"),
         categorical("t", "int64", "t"),
         categorical("i", "text", "i"),
+        replace(categorical("t", "text", "t"), kind="categoric"),
+        replace(categorical("t", "text", "t"), dtype="string"),
     ],
 )
 def test_a_feature_without_its_parts_is_refused(feature: Feature) -> None:
     vocabularies = Vocabularies.build({"t": TextValues.of(TEXTS), "i": np.array(INTS)})
     with pytest.raises(TransformError, match=f"feature '{feature.name}'"):
         CompiledTransform([feature], vocabularies)
+
+
+def test_a_feature_that_stands_twice_is_refused() -> None:
+    with pytest.raises(TransformError, match="feature 't' stands twice"):
+        CompiledTransform([FEATURES[0], FEATURES[0]], Vocabularies.build({"t": TextValues.of(TEXTS)}))
 
 
 def test_a_missing_file_is_named(transform: CompiledTransform, tmp_path: Path) -> None:
@@ -185,6 +194,39 @@ def test_a_file_of_another_kind_or_release_is_refused(transform: CompiledTransfo
         (tmp_path / JSON_NAME).write_text(json.dumps(document | change))
         with pytest.raises(ManifestError, match=JSON_NAME):
             CompiledTransform.load(tmp_path)
+    (tmp_path / JSON_NAME).write_text(json.dumps(document | {"feature": []}))
+    with pytest.raises(ManifestError, match=r"has the unknown key 'feature'; did you mean 'features'"):
+        CompiledTransform.load(tmp_path)
     (tmp_path / JSON_NAME).write_text(json.dumps({k: v for k, v in document.items() if k != "vocabularies"}))
     with pytest.raises(TransformError, match="vocabularies"):
         CompiledTransform.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "message"),
+    [
+        ("text.slots", np.ones(8, np.uint64), r"text.slots has 8 slots for 8 texts; expected a power of two"),
+        ("text.slots", np.zeros(24, np.uint64), r"text.slots has 24 slots for 8 texts; expected a power of two"),
+        ("text.slots", np.zeros(16, np.int64), r"text.slots is int64 \[16\]; expected uint64"),
+        ("text.offsets", np.arange(9), "text.offsets does not run from 0"),
+        ("text.table_starts", np.array([0, 8]), "the text index is of 1 tables; expected 2"),
+        ("text.table_starts", np.array([0, 5, 8]), "the vocabularies make num_rows"),
+        ("int.i.values", np.arange(3), "the vocabularies make num_rows"),
+        ("int.i.ids", np.arange(3), "int.i.values and .ids are not int64 arrays of one length"),
+    ],
+)
+def test_vocabularies_that_do_not_fit_are_refused(
+    transform: CompiledTransform, tmp_path: Path, name: str, array: Any, message: str
+) -> None:
+    transform.save(tmp_path)
+    write_tensors(tmp_path / TENSORS_NAME, {**transform.vocabularies.tensors(), name: array})
+    with pytest.raises(TransformError, match=message):
+        CompiledTransform.load(tmp_path)
+
+
+def test_texts_of_the_same_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_index, "_hashes", lambda data, lengths, table_of: np.full(len(lengths), 7, np.uint64))
+    values = TextValues.of([f"{number}" for number in range(40)])
+    index = TextIndex.build({"t": (values.data, values.offsets)})
+    asked = [f"{number}".encode() for number in range(42)]
+    assert index.positions(asked, np.zeros(42, np.int64)).tolist() == [*range(40), UNKNOWN, UNKNOWN]
