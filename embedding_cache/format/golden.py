@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rankhouse.embedding_cache.format.errors import ContentError, ManifestError
-from rankhouse.embedding_cache.format.files import FORMAT_VERSION, check_format, read_json, write_durably
+from rankhouse.embedding_cache.format.files import FORMAT_VERSION, check_format, check_keys, read_json, write_durably
 
 GOLDEN_FILE = "golden.json"
 
@@ -68,7 +68,8 @@ def read_golden(directory: Path) -> tuple[GoldenRequest, ...]:
     except OSError as exc:
         raise ManifestError(f"{path}: cannot be read ({exc.strerror}); export the version again") from exc
     check_format(path, document, "golden")
+    check_keys(path, document, ("format", "format_version", "requests"))
     try:
-        return tuple(GoldenRequest(entry["request"], tuple(entry["scores"])) for entry in document["requests"])
+        return tuple(GoldenRequest(**{**entry, "scores": tuple(entry["scores"])}) for entry in document["requests"])
     except (ContentError, KeyError, TypeError) as exc:
         raise ManifestError(f"{path}: has a malformed request: {exc}; export the version again") from exc

@@ -125,9 +125,12 @@ def parse_tables(entries: Sequence[Mapping[str, Any]]) -> tuple[TableRecord, ...
     Raises:
         KeyError: A field is missing.
         TypeError: An entry has another field or is no object.
-        ValueError: A value is impossible, or a table's segments leave rows out.
+        ValueError: A value is impossible, a name stands twice, or a table's segments leave rows out.
     """
-    return tuple(_parse_table(entry) for entry in entries)
+    tables = tuple(_parse_table(entry) for entry in entries)
+    if twice := _twice([table.name for table in tables]):
+        raise ValueError(f"the table {twice!r} stands twice")
+    return tables
 
 
 def parse_features(entries: Sequence[Mapping[str, Any]], tables: Sequence[TableRecord]) -> tuple[FeatureRecord, ...]:
@@ -135,9 +138,11 @@ def parse_features(entries: Sequence[Mapping[str, Any]], tables: Sequence[TableR
 
     Raises:
         TypeError: An entry has another field, misses one or is no object.
-        ValueError: A feature contradicts its table or its place.
+        ValueError: A feature contradicts its table or its place, or a name stands twice.
     """
     records = tuple(FeatureRecord(**entry) for entry in entries)
+    if twice := _twice([record.name for record in records]):
+        raise ValueError(f"the feature {twice!r} stands twice")
     contents = [FeatureContent(record.name, record.table, record.combiner) for record in records]
     known = {table.name for table in tables}
     for content in contents:
@@ -155,10 +160,13 @@ def _parse_table(entry: Mapping[str, Any]) -> TableRecord:
         raise ValueError(f"table {table.name!r} has dtype {table.dtype!r}; this release reads float32")
     row = 0
     for segment in segments:
-        if segment.row_begin != row or not is_sha256(segment.sha256):
+        if segment.row_begin != row or segment.num_rows < 1 or not is_sha256(segment.sha256):
             raise ValueError(f"table {table.name!r} expected a segment at row {row}, found {segment}")
         row += segment.num_rows
-    if row != table.num_rows or table.dim < 1:
+    sizes = [table.num_rows, table.dim, *(size for s in segments for size in (s.bytes, s.row_begin, s.num_rows))]
+    if any(type(size) is not int for size in sizes):
+        raise ValueError(f"table {table.name!r} has sizes that are no integers")
+    if row != table.num_rows or row < 1 or table.dim < 1:
         raise ValueError(f"table {table.name!r} has {table.num_rows} rows of {table.dim}, its segments {row} rows")
     return table
 

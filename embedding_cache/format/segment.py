@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from rankhouse.embedding_cache.format.errors import ContentError, CorruptFileError
 from rankhouse.embedding_cache.format.files import FORMAT_VERSION, FileRecord, check_content, flush
-from rankhouse.embedding_cache.format.tensors import read_metadata, read_tensors, write_tensor_blocks
+from rankhouse.embedding_cache.format.tensors import DATA_ALIGNMENT, read_metadata, read_tensors, write_tensor_blocks
 
 SEGMENTS = "segments"
 
@@ -108,7 +108,8 @@ def write_segment(
         temporary.unlink()
     else:
         os.replace(temporary, record.path(store))
-        flush(folder)
+    # Also where the file was there: the writer that put it there may not have come so far yet.
+    flush(folder)
     return record
 
 
@@ -155,6 +156,8 @@ def open_segment(store: Path, table: str, record: SegmentRecord, *, dim: int) ->
     if found != wanted:
         raise CorruptFileError(f"{path}: table {table!r} expected the tensors {wanted}, found {found}")
     rows: npt.NDArray[np.float32] = tensors[_TENSOR]
+    if rows.ctypes.data % DATA_ALIGNMENT:
+        raise CorruptFileError(f"{path}: its rows do not begin on a multiple of {DATA_ALIGNMENT} bytes")
     return rows
 
 

@@ -28,8 +28,10 @@ import numpy.typing as npt
 
 from rankhouse.embedding_cache.format.errors import ContentError, CorruptFileError, ManifestError, VersionNotFoundError
 from rankhouse.embedding_cache.format.files import (
+    MANIFEST_NAME,
     FileRecord,
     Manifest,
+    check_keys,
     commit_manifest,
     file_record,
     flush,
@@ -56,6 +58,8 @@ VERSIONS = "versions"
 SEGMENT_BYTES = 4 << 30
 
 _KIND = "version"
+_FILES = (DENSE_FILE, *TRANSFORM_FILES, GOLDEN_FILE)
+_KEYS = ("model", "sequence", "parent", "created_at", "dense", "tables", "features", "metrics")
 _MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _NAME = re.compile(r"(\d{6,})-([0-9a-f]{8})")
 
@@ -234,6 +238,9 @@ class VersionStore:
                 f"{content.model!r} cannot be a model's name: it stands in paths; use letters, digits, '-' and '_'"
             )
         check_content(content.tables, content.features)
+        if not self.path.is_dir():
+            self.path.mkdir(parents=True, exist_ok=True)
+            flush(self.path.absolute().parent)
         temporary = self.path / VERSIONS / f".tmp-{uuid.uuid4().hex}"
         temporary.mkdir(parents=True)
         try:
@@ -279,22 +286,49 @@ class VersionStore:
         manifest = read_manifest(folder, kind=_KIND, verify=verify)
         if not name.endswith("-" + manifest.sha256[:8]):
             raise ManifestError(
-                f"{folder}/manifest.json: was altered: its SHA-256 begins with {manifest.sha256[:8]}, the version's "
+                f"{folder / MANIFEST_NAME}: was altered: its SHA-256 begins with {manifest.sha256[:8]}, the version's "
                 "name ends with another; restore the version from another copy of the store"
             )
+        path = folder / MANIFEST_NAME
+        check_keys(path, manifest.document, _KEYS)
         try:
-            document = manifest.document
-            tables = parse_tables(document["tables"])
-            features = parse_features(document["features"], tables)
-            str(document["model"]), int(document["dense"]["inputs"]["dense"]), dict(document["metrics"])
+            tables = parse_tables(manifest.document["tables"])
+            features = parse_features(manifest.document["features"], tables)
+            _check_document(manifest, features, sequence=sequence_of(name))
         except (KeyError, TypeError, ValueError) as exc:
-            raise ManifestError(f"{folder}/manifest.json: is malformed: {exc!r}; export the version again") from exc
+            raise ManifestError(f"{path}: is malformed: {exc!r}; export the version again") from exc
         return Version(self.path, name, manifest, tables, features)
 
 
 def sequence_of(name: str) -> int:
     """The sequence number in a version's name."""
     return int(name.split("-")[0])
+
+
+def _check_document(manifest: Manifest, features: Sequence[FeatureRecord], *, sequence: int) -> None:
+    """Checks what a manifest says beside tables and features; raises KeyError, TypeError or ValueError."""
+    document = manifest.document
+    if document["parent"] is not None:
+        raise ValueError(f"its parent is {document['parent']!r}; this release reads whole versions only")
+    if document["sequence"] != sequence:
+        raise ValueError(f"its sequence is {document['sequence']!r}, its name's {sequence}")
+    if not _MODEL_NAME.fullmatch(document["model"]):
+        raise ValueError(f"{document['model']!r} cannot be a model's name")
+    if set(manifest.files) != set(_FILES):
+        raise ValueError(f"it names the files {sorted(manifest.files)}; expected {sorted(_FILES)}")
+    num_dense = document["dense"]["inputs"]["dense"]
+    if type(num_dense) is not int or document["dense"] != _dense(num_dense, features):
+        raise ValueError(f"the dense part {document['dense']} does not take what the features give")
+    datetime.fromisoformat(document["created_at"])
+    dict(document["metrics"])
+
+
+def _dense(num_dense: int, features: Sequence[FeatureRecord]) -> dict[str, Any]:
+    return {
+        "file": DENSE_FILE,
+        "inputs": {"dense": num_dense, "embeddings": sum(feature.dim for feature in features)},
+        "output": "scores",
+    }
 
 
 def _document(
@@ -305,11 +339,7 @@ def _document(
         "sequence": sequence,
         "parent": None,  # Every version is a whole one so far.
         "created_at": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
-        "dense": {
-            "file": DENSE_FILE,
-            "inputs": {"dense": content.num_dense, "embeddings": sum(feature.dim for feature in features)},
-            "output": "scores",
-        },
+        "dense": _dense(content.num_dense, features),
         "tables": [asdict(table) for table in tables],
         "features": [asdict(feature) for feature in features],
         "metrics": dict(content.metrics),
@@ -324,7 +354,7 @@ def _copy_files(content: VersionContent, folder: Path) -> dict[str, FileRecord]:
         except OSError as exc:
             raise CorruptFileError(f"{source}: cannot be copied into the version ({exc.strerror})") from exc
     write_golden(folder, content.golden)
-    return {name: file_record(folder / name) for name in (*sources, GOLDEN_FILE)}
+    return {name: file_record(folder / name) for name in _FILES}
 
 
 @contextmanager

@@ -14,8 +14,10 @@ from rankhouse.embedding_cache.format.errors import (
     ManifestError,
     VersionNotFoundError,
 )
+from rankhouse.embedding_cache.format.files import file_record
 from rankhouse.embedding_cache.format.golden import GoldenRequest
 from rankhouse.embedding_cache.format.records import FeatureContent, FeatureRecord, TableContent
+from rankhouse.embedding_cache.format.tensors import write_tensors
 from rankhouse.embedding_cache.format.version import Version, VersionStore
 from tests.embedding_cache.format.small_store import blocks_of, rows_of, small_content
 
@@ -156,6 +158,16 @@ def test_refuses_a_manifest_changed_by_hand(store: VersionStore) -> None:
         ({"features": [{"name": "C1", "surprise": 1}]}, "unexpected keyword argument 'surprise'"),
         ({"dense": {}}, "is malformed: KeyError"),
         ({"format_version": 9}, "use a newer Rankhouse"),
+        ({"metric": {}}, "has the unknown key 'metric'; did you mean 'metrics'"),
+        ({"parent": "000001-00000000"}, "its parent is '000001-00000000'; this release reads whole versions only"),
+        ({"sequence": 2}, "its sequence is 2, its name's 1"),
+        ({"model": "../x"}, "'../x' cannot be a model's name"),
+        ({"files": {}}, r"it names the files \[\]; expected \['dense.onnx'"),
+        (
+            {"dense": {"file": "dense.onnx", "inputs": {"dense": 2, "embeddings": 9}, "output": "scores"}},
+            "does not take what the features give",
+        ),
+        ({"created_at": "yesterday"}, "Invalid isoformat"),
     ],
 )
 def test_refuses_a_malformed_manifest(store: VersionStore, changes: dict[str, object], message: str) -> None:
@@ -176,6 +188,9 @@ def test_refuses_a_malformed_manifest(store: VersionStore, changes: dict[str, ob
             [{"sha256": "../../x", "bytes": 1, "row_begin": 0, "num_rows": 11}],
             "expected a segment at row 0",
         ),
+        ("segments", [{"sha256": "0" * 64, "bytes": 1, "row_begin": 0, "num_rows": 0}], "expected a segment at row 0"),
+        ("dim", 3.0, "has sizes that are no integers"),
+        ("name", "C2", "the table 'C2' stands twice"),
     ],
 )
 def test_refuses_impossible_tables(store: VersionStore, field: str, value: object, message: str) -> None:
@@ -185,6 +200,37 @@ def test_refuses_impossible_tables(store: VersionStore, field: str, value: objec
     name = forge(version, tables=tables)
     with pytest.raises(ManifestError, match=message):
         store.open(name)
+
+
+def test_refuses_a_feature_that_stands_twice(store: VersionStore) -> None:
+    version = store.open()
+    features = version.manifest.document["features"]
+    with pytest.raises(ManifestError, match="the feature 'C1' stands twice"):
+        store.open(forge(version, features=[*features, features[0]]))
+
+
+def test_refuses_a_segment_whose_rows_are_not_aligned(store: VersionStore) -> None:
+    version = store.open()
+    tables = [dict(table) for table in version.manifest.document["tables"]]
+    metadata = {"format": "rankhouse.segment", "format_version": "1", "table": "C1", "row_begin": "0"}
+    other = store.path / "other.safetensors"
+    write_tensors(other, {"rows": rows_of(11, 3)}, metadata)
+    record = file_record(other)
+    other.rename(store.path / "segments" / f"{record.sha256}.safetensors")
+    tables[0]["segments"] = [{"sha256": record.sha256, "bytes": record.bytes, "row_begin": 0, "num_rows": 11}]
+    opened = store.open(forge(version, tables=tables))
+    with pytest.raises(CorruptFileError, match="do not begin on a multiple of 4096 bytes"):
+        opened.segments(opened.tables[0])
+
+
+def test_refuses_golden_requests_with_an_unknown_key(store: VersionStore) -> None:
+    version = store.open()
+    path = version.path / "golden.json"
+    document = json.loads(path.read_text())
+    for change in ({"notes": 1}, {"requests": [{**document["requests"][0], "notes": 1}]}):
+        path.write_text(json.dumps(document | change))
+        with pytest.raises(ManifestError, match=r"golden\.json: .*notes"):
+            version.golden()
 
 
 def test_refuses_a_segment_of_another_table(store: VersionStore) -> None:
