@@ -113,10 +113,12 @@ def check_golden(version: Version) -> None:
     """Scores a version's golden requests with its own parts, as serving will.
 
     Raises:
-        ExportError: A score differs from the trainer's; the message names the row.
+        ExportError: The compiled transform is of other tables or features, or a score differs from the trainer's; the
+            message names the row.
         FormatError: A part is damaged.
     """
     transform = CompiledTransform.load(version.path)
+    _check_fit(version, transform)
     engine = EmbeddingEngine(version)
     dense = OnnxScorer(version.dense_path)
     for number, golden in enumerate(version.golden()):
@@ -131,6 +133,24 @@ def check_golden(version: Version) -> None:
                 f"{golden.scores[worst]:.7f}; expected at most {TOLERANCE:g} between them. Does the dataset "
                 "still hold what the run was trained on? The row: "
                 f"{golden.rows()[worst]}"
+            )
+
+
+def _check_fit(version: Version, transform: CompiledTransform) -> None:
+    """Compares what the transform's ids point into with the tables that are there, to the last id."""
+    parts = {
+        "tables": (dict(transform.vocabularies.num_rows), {table.name: table.num_rows for table in version.tables}),
+        "features": (
+            [(feature.name, feature.table, feature.dim, feature.combiner) for feature in transform.categorical],
+            [(feature.name, feature.table, feature.dim, feature.combiner) for feature in version.features],
+        ),
+        "counts of continuous features": (transform.num_dense, version.num_dense),
+    }
+    for what, (found, expected) in parts.items():
+        if found != expected:
+            raise ExportError(
+                f"the compiled transform's {what} are {found}, the model's {expected}. Does the dataset still hold "
+                "what the run was trained on?"
             )
 
 

@@ -205,6 +205,14 @@ def refit_transform(run: RunFolder) -> None:
     path.write_text(json.dumps(document))
 
 
+def other_combiner(run: RunFolder) -> None:
+    path = run.dataset / "transform.json"
+    document = json.loads(path.read_text())
+    feature = next(feature for feature in document["features"] if feature["kind"] == "categorical")
+    feature["combiner"] = "mean" if feature["combiner"] == "sum" else "sum"
+    path.write_text(json.dumps(document))
+
+
 def damage_table(run: RunFolder) -> None:
     # The last row, which no golden request needs, so that only the copying can find it.
     path = max((checkpoint_of(run).path / "tables").glob("items.weights.*"))
@@ -231,6 +239,7 @@ def lose_checkpoint(run: RunFolder) -> None:
     [
         (swap_raw_rows, ExportError, r"candidate \d+ of golden request \d scores 0\.\d+, the trainer gives it 0\.\d+"),
         (refit_transform, ExportError, r"candidate \d+ of golden request \d scores .*The row: \{'age'"),
+        (other_combiner, ExportError, "the compiled transform's features are .*, the model's .* trained on"),
         (lose_raw_rows, DatasetError, r"raw_sample\.json: holds no raw rows .*preprocess again"),
         (damage_table, CheckpointError, r"items\.weights\..*its content was altered"),
         (spoil_row, ExportError, "row 5 of table 'items' holds what is no finite number; export an older checkpoint"),
