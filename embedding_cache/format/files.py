@@ -185,7 +185,7 @@ def read_json(path: Path, content: bytes) -> dict[str, Any]:
     """
     try:
         value = json.loads(content, object_pairs_hook=_unique_keys, parse_constant=_refuse_constant)
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         raise ManifestError(f"{path}: is not valid JSON ({exc}); restore it from another copy") from exc
     if not isinstance(value, dict):
         raise ManifestError(f"{path}: expected a JSON object, found {type(value).__name__}")

@@ -93,7 +93,7 @@ def test_refuses_an_impossible_manifest(tmp_path: Path, changes: dict[str, objec
         read_manifest(tmp_path / "x", kind="thing")
 
 
-@pytest.mark.parametrize("text", ['{"format": ', '{"a": NaN}', '{"a": 1, "a": 2}', "[]", "\udcff"])
+@pytest.mark.parametrize("text", ['{"format": ', '{"a": NaN}', '{"a": 1, "a": 2}', "[]", "\udcff", "[" * 100_000])
 def test_refuses_a_manifest_that_is_not_strict_json(tmp_path: Path, text: str) -> None:
     (tmp_path / "manifest.json").write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(ManifestError, match=r"manifest\.json: (is not valid JSON|expected a JSON object)"):
