@@ -69,6 +69,38 @@ def test_a_batch_is_feature_major(transform: CompiledTransform) -> None:
     assert (batch.ids.dtype, batch.lengths.dtype, batch.dense.dtype) == (np.int64, np.int32, np.float32)
 
 
+CATEGORICAL = [feature for feature in FEATURES if feature.kind == "categorical"]
+KNOWN: dict[str, list[Any]] = {"t": TEXTS, "i": INTS, "u": ["b", "x"]}
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> dict[str, Any]:
+    row = {}
+    for feature in CATEGORICAL:
+        value = st.sampled_from([*KNOWN[str(feature.table)], "no" if feature.dtype == "text" else 9, None])
+        row[feature.name] = draw(st.lists(value, max_size=4) if feature.is_list else value)
+    return row
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(rows(), max_size=9))
+def test_ids_are_those_of_each_value_by_itself(batch: list[dict[str, Any]]) -> None:
+    vocabularies = {"t": TextValues.of(TEXTS), "i": np.array(INTS), "u": TextValues.of(KNOWN["u"])}
+    found = CompiledTransform(FEATURES, Vocabularies.build(vocabularies)).apply(raw_of(*batch))
+    bags = []
+    for feature in CATEGORICAL:
+        known = KNOWN[str(feature.table)]
+        ids = {value: known.index(value) + FIRST_KNOWN_ID for value in known}
+        for row in batch:
+            value = row[feature.name]
+            if feature.is_list:
+                bags.append([ids.get(one, UNKNOWN_ID) for one in value if one is not None])
+            else:
+                bags.append([MISSING_ID if value is None else ids.get(value, UNKNOWN_ID)])
+    assert found.ids.tolist() == [id_ for bag in bags for id_ in bag]
+    assert found.lengths.ravel().tolist() == [len(bag) for bag in bags]
+
+
 def test_numbers_are_filled_clipped_logged_and_normalized_in_float32(transform: CompiledTransform) -> None:
     batch = transform.apply(raw_of({"n": 9}, {"n": -4}, {"n": 2**62}, {"f": 0.1}))
     logs = np.log(np.array([9, 0, 50, 2], np.float32) + 1)
