@@ -119,7 +119,7 @@ class ProgressBar:
     def __init__(self, console: Console, *, first_step: int, num_steps: int) -> None:
         self._console = console
         self._num_steps = num_steps
-        self._auc = ""
+        self._steps, self._auc = "", ""
         self._next_line = time.monotonic() + LINE_SECONDS
         self._bar = Progress(
             TextColumn("training"),
@@ -135,15 +135,18 @@ class ProgressBar:
         self._bar.start()
 
     def record_steps(self, metrics: StepMetrics) -> None:
-        status = f"{metrics.samples_per_second:,.0f} samples/s  loss {metrics.loss:.4f}{self._auc}"
-        self._bar.update(self._task, completed=metrics.step, status=status)
+        self._steps = f"{metrics.samples_per_second:,.0f} samples/s  loss {metrics.loss:.4f}"
+        self._bar.update(self._task, completed=metrics.step, status=self._steps + self._auc)
         if not self._console.is_terminal and time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + LINE_SECONDS
-            self._console.print(f"step {metrics.step} of {self._num_steps}  {status}", highlight=False, soft_wrap=True)
+            self._console.print(
+                f"step {metrics.step} of {self._num_steps}  {self._steps}{self._auc}", highlight=False, soft_wrap=True
+            )
 
     def record_evaluation(self, metrics: EvaluationMetrics) -> None:
         if metrics.auc is not None:
             self._auc = f"  AUC {metrics.auc:.4f}"
+            self._bar.update(self._task, status=self._steps + self._auc)
 
     def close(self) -> None:
         self._bar.stop()

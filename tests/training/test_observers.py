@@ -79,8 +79,8 @@ def test_without_a_terminal_a_line_comes_from_time_to_time(monkeypatch: pytest.M
 def test_in_a_terminal_a_bar_shows_speed_loss_and_auc() -> None:
     output = io.StringIO()
     bar = ProgressBar(Console(file=output, force_terminal=True, width=120), first_step=0, num_steps=4)
-    bar.record_evaluation(EVALUATION)
     bar.record_steps(steps(2))
+    bar.record_evaluation(EVALUATION)
     bar.close()
     for text in ("50%", "12,346 samples/s", "loss 0.5000", "AUC 0.7500", "eta"):
         assert text in output.getvalue()
