@@ -233,8 +233,10 @@ def add_split(
     progress = progress or Progress()
     dataset = PreparedDataset.open(folder)
     _check_split_name(split)
-    if split == FITTED_SPLIT or (split in dataset.splits and not overwrite):
-        raise PreprocessError(f"{folder} has a split {split!r}; give another name, or replace all but the fitted one")
+    if split == FITTED_SPLIT:
+        raise PreprocessError(f"{folder}: the workflow was fitted on {split!r}, which stays; give another name")
+    if split in dataset.splits and not overwrite:
+        raise PreprocessError(f"{folder} has a split {split!r} already; give another name or replace it (--overwrite)")
     unfinished = dataset.path / f".{split}.unfinished"
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir()

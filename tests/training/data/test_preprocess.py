@@ -176,7 +176,7 @@ def test_what_is_there_is_not_replaced_unasked(
         preprocess(dataset.path, SPEC, {"train": tmp_path})
     with pytest.raises(PreprocessError, match="has a split 'valid'"):
         add_split(dataset.path, "valid", tmp_path)
-    with pytest.raises(PreprocessError, match="has a split 'train'"):
+    with pytest.raises(PreprocessError, match="the workflow was fitted on 'train'"):
         add_split(dataset.path, "train", tmp_path, overwrite=True)
     (tmp_path / "precious").touch()
     with pytest.raises(PreprocessError, match="no prepared dataset"):
