@@ -1,5 +1,6 @@
 """`rankhouse checkpoint`: what a run has saved."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -31,10 +32,12 @@ def inspect(path: Folder) -> None:
     from rankhouse.training.checkpoint_files import Checkpoint, find_checkpoints
 
     opened = Checkpoint.open(find_checkpoints(path)[-1])
-    console = Console()
+    console = Console(highlight=False, soft_wrap=True)
     optimizer = opened.manifest["optimizer"]["name"]
     console.print(f"[bold]{opened.path}[/]: step {opened.step}, {opened.manifest['num_ranks']} ranks, {optimizer}")
-    console.print(f"kept beside it: {dict(opened.document)}", highlight=False)
+    for name, value in opened.document.items():
+        values = [f"{key} {item}" for key, item in value.items()] if isinstance(value, Mapping) else [str(value)]
+        console.print(f"{name}: {', '.join(values)}", markup=False)
     tables = _table("table", "rows", "width", "arrays", "files", "MiB")
     for name, info in opened.tables.items():
         files = {item.file for item in opened.row_ranges if item.table == name}
