@@ -1,11 +1,11 @@
 """The one way from a request to its answer, behind REST and gRPC."""
 
 import asyncio
+import contextlib
 import re
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ from rankhouse.serving.errors import (
     NoSuchModelError,
     NotReadyError,
     TritonError,
+    TritonTimeoutError,
 )
 from rankhouse.serving.gateway.admission import Admission
 from rankhouse.serving.gateway.messages import Ranked, ScoreAnswer, ScoreRequest
@@ -79,10 +80,11 @@ class Scorer:
         self.metrics = Metrics(model.name, model.version, lambda: self.admission.num_in_flight)
         self.is_draining = False
         self._client = client
+        self._probe = model.raw_batch(ScoreRequest([{}]), max_candidates=1)
         self._max_candidates = max_candidates
         self._timeout_seconds = timeout_seconds
 
-    @contextmanager
+    @contextlib.contextmanager
     def request(self, protocol: str, *, timeout_seconds: float | None = None) -> Iterator[Deadline]:
         """Admits a request, counts it and starts its clock; the body of the `with` answers it.
 
@@ -153,6 +155,10 @@ class Scorer:
             raise NotReadyError("the gateway is stopping")
         try:
             is_ready = await asyncio.wait_for(self._client.is_ready(self.model.ensemble), _READY_TIMEOUT_SECONDS)
+            if is_ready:
+                # Triton goes on calling a model ready whose Python process has died.
+                with contextlib.suppress(TritonTimeoutError):  # Busy is not broken.
+                    await self._client.score(self.model.ensemble, self._probe, timeout_seconds=_READY_TIMEOUT_SECONDS)
         except (asyncio.TimeoutError, TritonError):
             is_ready = False
         if not is_ready:

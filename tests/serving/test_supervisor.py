@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -65,6 +66,23 @@ def is_running(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
+def process_of_step(run_dir: Path, step: str) -> int:
+    model = f".{step}/1/model.py"
+    commands = ((int(path.parent.name), path.read_text()) for path in Path("/proc").glob("[0-9]*/cmdline"))
+    (pid,) = [pid for pid, command in commands if str(run_dir) in command and model in command]
+    return pid
+
+
+def status_of(url: str) -> int:
+    try:
+        with urllib.request.urlopen(url, timeout=10) as reply:
+            status: int = reply.status
+            return status
+    except urllib.error.HTTPError as exc:
+        exc.close()
+        return exc.code
+
+
 def assert_free(url: str) -> None:
     host, port = url.removeprefix("http://").split(":")
     with socket.create_server((host, int(port))):
@@ -102,6 +120,20 @@ def test_a_dead_child_ends_the_other_one(version: Version, tmp_path: Path, victi
     assert process.returncode == 1
     assert re.search(r"error: (Triton|the gateway) died \(status -9\); the end of .*log", errors)
     assert not any(map(is_running, children))
+
+
+def test_a_step_that_died_is_not_ready(version: Version, tmp_path: Path) -> None:
+    with serving(version.store, tmp_path) as process:
+        ready = wait_until_ready(process, tmp_path)
+        os.kill(process_of_step(tmp_path, "embedding"), signal.SIGKILL)
+        deadline = time.monotonic() + 30
+        while status_of(f"{ready['rest_url']}/readyz") != 503:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert status_of(f"{ready['rest_url']}/healthz") == 200
+        # Stopping kindly, Triton would wait for the dead one.
+        os.kill(next(iter(children_of(process.pid))), signal.SIGKILL)
+        process.communicate(timeout=60)
 
 
 def test_a_taken_port_is_found_before_anything_starts(version: Version, tmp_path: Path) -> None:
