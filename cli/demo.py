@@ -1,6 +1,7 @@
 """`rankhouse demo`: the whole job on one machine, by the commands that a user would type, and a check of its end."""
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -253,8 +254,8 @@ def _run_figures(places: Places) -> str:
     if result is None or result.auc is None:
         return "stopped before its end"
     return (
-        f"{result.num_samples / result.seconds:,.0f} samples/s on {result.num_ranks} ranks, AUC {result.auc:.4f} "
-        f"(best reachable {_facts(places.valid_logs)['best_auc']:.4f})"
+        f"{result.num_samples / result.seconds:,.0f} samples/s on {result.num_ranks} ranks\n"
+        f"AUC {result.auc:.4f}, best reachable {_facts(places.valid_logs)['best_auc']:.4f}"
     )
 
 
@@ -267,7 +268,7 @@ def _version_figures(places: Places) -> str:
 
 def _replay_figures(replay: Replay) -> str:
     return (
-        f"{replay.num_scores:,} rows, at most {replay.max_difference:.1e} from the trainer's scores; "
+        f"{replay.num_scores:,} rows, at most {replay.max_difference:.1e} from the trainer's scores\n"
         f"{CANDIDATES_PER_REQUEST} candidates in {replay.latency_ms_p50:.1f} ms (p50), "
         f"{replay.latency_ms_p99:.1f} ms (p99)"
     )
@@ -285,6 +286,18 @@ def _tell(console: Console, story: list[Chapter], places: Places) -> None:
     console.print()
     console.print(table)
     console.print("\n[bold]Where to look[/]")
-    console.print(f"  the run       {places.run}/report.html, or `tensorboard --logdir {places.run}/tensorboard`")
-    console.print(f"  the version   `rankhouse version show {places.store}`")
-    console.print(f"  serve it      `rankhouse serve --store {places.store} --model {MODEL}`, then open /docs")
+    for name, what in (
+        ("the run", f"{places.run}/report.html"),
+        ("", f"{_program('tensorboard')} --logdir {places.run}/tensorboard"),
+        ("the version", f"{_program('rankhouse')} version show {places.store}"),
+        ("serve it", f"{_program('rankhouse')} serve --store {places.store} --model {MODEL}"),
+        ("", "and then open http://127.0.0.1:8080/docs"),
+    ):
+        console.print(f"  {name:<13} {what}", highlight=False, soft_wrap=True)
+
+
+def _program(name: str) -> str:
+    """A program of this Python's as a user can type it: with its folder where the path does not lead there."""
+    if shutil.which(name):
+        return name
+    return os.path.relpath(Path(sys.executable).parent / name)
