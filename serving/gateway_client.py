@@ -1,6 +1,6 @@
 """Calling a gateway, over REST or gRPC: what a user's service would do, and what `rankhouse score` does."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -12,9 +12,7 @@ from rankhouse.serving.errors import GatewayError
 from rankhouse.serving.gateway.messages import Features, Ranked, ScoreAnswer, ScoreRequest
 from rankhouse.serving.gateway.problems import Problem
 from rankhouse.serving.gateway.served_model import ModelDescription, ModelList
-from rankhouse.serving.ranking_pb2 import Features as FeaturesMessage
 from rankhouse.serving.ranking_pb2 import ScoreRequest as ScoreRequestMessage
-from rankhouse.serving.ranking_pb2 import Value
 from rankhouse.serving.ranking_pb2_grpc import RankingStub
 
 _Message = TypeVar("_Message")
@@ -120,36 +118,39 @@ def request_message(model: str, request: ScoreRequest) -> Any:
     Raises:
         GatewayError: A value is of a type that no feature has.
     """
-    return ScoreRequestMessage(
-        model=model,
-        context=_values(request.context),
-        candidates=[FeaturesMessage(features=_values(candidate)) for candidate in request.candidates],
-        top_k=request.top_k,
-    )
+    message = ScoreRequestMessage(model=model, top_k=request.top_k)
+    _fill(message.context, request.context)
+    for candidate in request.candidates:
+        _fill(message.candidates.add().features, candidate)
+    return message
 
 
-def _values(features: Features) -> Mapping[str, Any]:
-    return {name: _value(name, value) for name, value in features.items()}
+def _fill(features: Any, values: Features) -> None:
+    """Writes values into a message's map in place: to make each a message first takes many times as long."""
+    for name, value in values.items():
+        target = features[name]  # Reading it puts it there, as a missing value.
+        if isinstance(value, int):
+            target.int64_value = _checked(name, value)
+        elif isinstance(value, float):
+            target.double_value = value
+        elif isinstance(value, str):
+            target.text_value = value
+        elif value is not None:
+            _fill_list(target, name, value)
 
 
-def _value(name: str, value: Any) -> Any:
-    if value is None:
-        return Value()
-    if isinstance(value, int):
-        return Value(int64_value=_checked(name, value))
-    if isinstance(value, float):
-        return Value(double_value=value)
-    if isinstance(value, str):
-        return Value(text_value=value)
-    if isinstance(value, Sequence):
-        elements = [element for element in value if element is not None]  # In a list, gRPC has no missing values.
-        if all(isinstance(element, str) for element in elements):
-            return Value(text_list={"values": elements})
-        if all(isinstance(element, int) for element in elements):
-            return Value(int64_list={"values": [_checked(name, element) for element in elements]})
-    raise GatewayError(
-        f"feature {name!r} is a {type(value).__name__}; expected a number, a text or a list of integers or of texts"
-    )
+def _fill_list(target: Any, name: str, value: Any) -> None:
+    # A list in gRPC has no missing values.
+    elements = [element for element in value if element is not None] if isinstance(value, Sequence) else [value]
+    if all(isinstance(element, str) for element in elements):
+        target.text_list.SetInParent()
+        target.text_list.values[:] = elements
+    elif all(isinstance(element, int) for element in elements):
+        target.int64_list.values[:] = [_checked(name, element) for element in elements]
+    else:
+        raise GatewayError(
+            f"feature {name!r} is a {type(value).__name__}; expected a number, a text or a list of integers or of texts"
+        )
 
 
 def _checked(name: str, value: int) -> int:

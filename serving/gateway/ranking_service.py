@@ -1,7 +1,6 @@
 """gRPC: the service `rankhouse.v1.Ranking`, the twin of REST's scoring path, and its health."""
 
-from collections.abc import Callable, Mapping
-from operator import attrgetter
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import grpc
@@ -20,15 +19,6 @@ SERVICE = DESCRIPTOR.services_by_name["Ranking"].full_name
 
 _REQUEST_ID = "x-request-id"
 _STATUS_DETAILS = "grpc-status-details-bin"
-
-_READERS: dict[str | None, Callable[[Any], Any]] = {
-    None: lambda value: None,
-    "int64_value": attrgetter("int64_value"),
-    "double_value": attrgetter("double_value"),
-    "text_value": attrgetter("text_value"),
-    "int64_list": lambda value: list(value.int64_list.values),
-    "text_list": lambda value: list(value.text_list.values),
-}
 
 
 class RankingService(RankingServicer):  # type: ignore[misc]
@@ -84,11 +74,17 @@ def _request_of(request: Any) -> ScoreRequest:
 
 def _features_of(features: Mapping[str, Any], place: str) -> Features:
     values: Features = {}
-    for name, value in features.items():
+    for name in features:
+        value = features[name]
         kind = value.WhichOneof("kind")
-        values[name] = _READERS[kind](value)
-        if kind == "double_value":
-            check_finite(values[name], f"{place}.{name}")
+        if kind is None:
+            values[name] = None
+        elif kind in ("int64_list", "text_list"):
+            values[name] = list(getattr(value, kind).values)
+        else:
+            values[name] = getattr(value, kind)
+            if kind == "double_value":
+                check_finite(values[name], f"{place}.{name}")
     return values
 
 
