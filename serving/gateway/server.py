@@ -13,6 +13,7 @@ import grpc
 import uvicorn
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from rankhouse.serving.errors import AddressError, NotReadyError
 from rankhouse.serving.gateway.app import create_app
@@ -26,7 +27,30 @@ from rankhouse.serving.triton_client import TritonClient
 
 _HEALTH_SECONDS = 1.0
 _BACKLOG = 1024
+# More than a head may have (settings.py) and what is read at a time, which can hold an earlier request's body too.
+_LARGEST_HEAD_BYTES = 1 << 20
 _log = logging.getLogger(__name__)
+
+
+class _BoundedHead(HttpToolsProtocol):
+    """Closes a connection whose headers do not end: uvicorn keeps them all until then, and only then can we refuse."""
+
+    _head_bytes: int | None = None  # Of a head that is not complete yet.
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._head_bytes is not None:
+            self._head_bytes += len(data)
+            if self._head_bytes > _LARGEST_HEAD_BYTES:
+                self.transport.abort()
+
+    def on_message_begin(self) -> None:
+        self._head_bytes = 0
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._head_bytes = None
+        super().on_headers_complete()
 
 
 class _RestServer(uvicorn.Server):
@@ -67,7 +91,7 @@ class Gateway:
         limits = {name: getattr(self._settings, name) for name in ("max_body_bytes", "max_header_bytes")}
         config = uvicorn.Config(
             create_app(self._scorer, **limits),
-            http="httptools",
+            http=_BoundedHead,
             ws="none",
             lifespan="off",
             log_config=None,

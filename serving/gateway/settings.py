@@ -32,7 +32,7 @@ class Settings(BaseSettings):
         default=8 << 20, ge=1, description="Bytes of a request's body (REST) or message (gRPC)."
     )
     max_header_bytes: int = Field(
-        default=16 << 10, ge=256, description="Bytes of a request's headers, names and values."
+        default=16 << 10, ge=256, le=512 << 10, description="Bytes of a request's headers, names and values."
     )
     max_in_flight: int = Field(
         default=128, ge=1, description="Requests answered at a time; more get 503 and Retry-After."

@@ -1,5 +1,6 @@
 """What bounds a request, and what happens at the bound."""
 
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -46,6 +47,14 @@ def test_headers_may_not_be_too_large(served_store: Path, served_version: Versio
     with RunningGateway(served_store, NOBODY, max_header_bytes=1000) as gateway:
         response = httpx.get(f"{gateway.url}/healthz", headers={"x-large": "x" * 1000})
         assert (response.status_code, response.json()["type"]) == (431, "urn:rankhouse:problem:headers-too-large")
+
+
+def test_headers_without_an_end_are_not_kept(gateway: RunningGateway) -> None:
+    host, port = gateway.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=30) as client:
+        with pytest.raises(ConnectionError):
+            client.sendall(b"GET /healthz HTTP/1.1\r\n" + b"x-more: xxxxxxxx\r\n" * 1_000_000)
+    assert httpx.get(f"{gateway.url}/healthz").status_code == 200
 
 
 def test_too_many_requests_at_a_time_are_refused(
