@@ -51,9 +51,8 @@ def test_headers_may_not_be_too_large(served_store: Path, served_version: Versio
 
 def test_headers_without_an_end_are_not_kept(gateway: RunningGateway) -> None:
     host, port = gateway.url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=30) as client:
-        with pytest.raises(ConnectionError):
-            client.sendall(b"GET /healthz HTTP/1.1\r\n" + b"x-more: xxxxxxxx\r\n" * 1_000_000)
+    with socket.create_connection((host, int(port)), timeout=30) as client, pytest.raises(ConnectionError):
+        client.sendall(b"GET /healthz HTTP/1.1\r\n" + b"x-more: xxxxxxxx\r\n" * 1_000_000)
     assert httpx.get(f"{gateway.url}/healthz").status_code == 200
 
 
