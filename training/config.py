@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeVar
 
 import yaml
 
+from rankhouse.training.data.lanes import NUM_LANES
 from rankhouse.training.errors import ConfigError
 from rankhouse.training.plan import DATA_PARALLEL_THRESHOLD_ROWS
 
@@ -33,12 +34,17 @@ class DataConfig:
         train_split: Split to learn from.
         valid_split: Held-out split, for the AUC.
         shuffle: Visit each lane's rows in a new order every epoch.
+        num_lanes: Parts of a split that are read side by side; there can be at most as many ranks.
     """
 
     path: str = ""
     train_split: str = "train"
     valid_split: str = "valid"
     shuffle: bool = True
+    num_lanes: int = NUM_LANES
+
+    def __post_init__(self) -> None:
+        _check(self.num_lanes >= 1, "data.num_lanes", self.num_lanes, "at least 1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +89,7 @@ class TrainingConfig:
     max_steps: int = 0
     optimizer: Literal["adagrad", "sgd"] = "adagrad"
     learning_rate: float = 0.03
-    initial_accumulator: float = 1e-7
+    initial_accumulator: float = 1e-6
     seed: int = 1
     log_every_steps: int = 10
     eval_every_steps: int = 1000

@@ -60,6 +60,12 @@ def launch(run: RunFolder, *, num_ranks: int, hosts: str | None = None) -> int:
     """
     if num_ranks < 1:
         raise LaunchError(f"cannot train on {num_ranks} ranks; expected at least 1")
+    num_lanes = run.config.data.num_lanes
+    if num_ranks > num_lanes:
+        raise LaunchError(
+            f"cannot train on {num_ranks} ranks: the data is read in {num_lanes} lanes, and each rank needs one of its "
+            f"own; start the run anew with --set data.num_lanes={num_ranks}, or train on fewer ranks"
+        )
     run.stop_file.unlink(missing_ok=True)
     if hosts is not None:
         return _launch_on_hosts(run, num_ranks=num_ranks, hosts=hosts)
@@ -72,10 +78,11 @@ class _Ranks:
 
     def __init__(self, run: RunFolder, *, num_ranks: int, port: int | None) -> None:
         self._run = run
-        self._signals = 0
+        self._signals: list[int] = []
+        self._num_passed_on = 0
         self._logs: list[IO[bytes]] = []
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._handlers = {number: signal.signal(number, self._forward) for number in STOP_SIGNALS}
+        self._handlers = {number: signal.signal(number, self._notice) for number in STOP_SIGNALS}
         for rank in range(num_ranks):
             self._processes.append(self._start(rank, _environment(rank, num_ranks, port)))
 
@@ -96,6 +103,7 @@ class _Ranks:
             LaunchError: A rank died.
         """
         while True:
+            self._pass_signals_on()
             statuses = [process.poll() for process in self._processes]
             if any(status not in (None, 0, STOPPED) for status in statuses):
                 return self._end_after_death()
@@ -108,7 +116,7 @@ class _Ranks:
         if rank > 0:
             output = self._log_file(rank).open("wb")
             self._logs.append(output)
-        # Blocked for the rank until it can notice them (`StopRequest`); those for us wait a moment.
+        # Blocked for the rank until it can notice them (`StopRequest`).
         blocked_before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         try:
             return subprocess.Popen(
@@ -125,11 +133,18 @@ class _Ranks:
     def _log_file(self, rank: int) -> Path:
         return self._run.path / f"rank-{rank}.log"
 
-    def _forward(self, number: int, _: object) -> None:
-        self._signals += 1
-        for process in self._processes:
-            if process.poll() is None:
-                process.send_signal(number if self._signals == 1 else signal.SIGKILL)
+    def _notice(self, number: int, _: object) -> None:
+        # Passed on by `wait`, when all ranks are there: a signal may come while they are being started.
+        self._signals.append(number)
+
+    def _pass_signals_on(self) -> None:
+        while self._num_passed_on < len(self._signals):
+            first = self._num_passed_on == 0
+            number = self._signals[self._num_passed_on] if first else signal.SIGKILL
+            self._num_passed_on += 1
+            for process in self._processes:
+                if process.poll() is None:
+                    process.send_signal(number)
 
     def _end_after_death(self) -> int:
         """Ends the others and tells whose death was not another's fault; returns 1 if rank 0 has told so itself."""
@@ -137,7 +152,7 @@ class _Ranks:
         statuses = [process.poll() for process in self._processes]
         died = [rank for rank, status in enumerate(statuses) if status not in (None, 0, STOPPED, LOST_PEERS)]
         self._end()
-        if self._signals > 1:
+        if self._num_passed_on > 1:
             raise LaunchError("told to stop twice: ended all ranks at once, without saving their state")
         if statuses[0] == 1:
             return 1

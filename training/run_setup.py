@@ -13,6 +13,7 @@ from rankhouse.training.run_folder import RunFolder
 _FIXED_SETTINGS = (
     "data.train_split",
     "data.shuffle",
+    "data.num_lanes",
     "model.bottom_mlp",
     "model.top_mlp",
     "training.batch_size",

@@ -135,6 +135,7 @@ class Trainer:
             num_ranks=self.ranks.size,
             seed=self.config.training.seed,
             shuffle=shuffle,
+            num_lanes=self.config.data.num_lanes,
         )
         if not loader.num_rows:
             raise DatasetError(f"the split {split!r} of {self.dataset.path} has no rows; expected at least one")
@@ -173,6 +174,7 @@ class Trainer:
             "training.seed": training.seed,
             "data.train_split": data.train_split,
             "data.shuffle": data.shuffle,
+            "data.num_lanes": data.num_lanes,
             "rows to learn from": self.loader.num_rows,
         }
 

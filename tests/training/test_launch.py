@@ -14,7 +14,7 @@ import numpy as np
 import psutil
 import pytest
 
-from rankhouse.training.config import load_recipe
+from rankhouse.training.config import Config, DataConfig, load_recipe
 from rankhouse.training.errors import LaunchError
 from rankhouse.training.launch import check_hosts, launch
 from rankhouse.training.run_folder import RunFolder
@@ -209,6 +209,12 @@ def test_ranks_end_when_their_launcher_is_killed(tmp_path: Path, dataset: Path) 
 def test_wrong_hosts_are_refused(hosts: str, message: str) -> None:
     with pytest.raises(LaunchError, match=message):
         check_hosts(hosts, num_ranks=4)
+
+
+def test_more_ranks_than_lanes_are_refused(tmp_path: Path, dataset: Path) -> None:
+    run = RunFolder.create(tmp_path / "run", Config(data=DataConfig(path=str(dataset), num_lanes=3)))
+    with pytest.raises(LaunchError, match=r"--set data\.num_lanes=4, or train on fewer ranks"):
+        launch(run, num_ranks=4)
 
 
 def test_no_ranks_are_refused(tmp_path: Path, dataset: Path) -> None:

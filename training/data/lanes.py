@@ -10,6 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+# There can be at most as many ranks; a batch of 2048 samples still takes 128 rows in a row from each lane.
+NUM_LANES = 16
+
 
 @dataclass(frozen=True)
 class Block:

@@ -4,7 +4,7 @@ import queue
 import threading
 from collections.abc import Iterator
 
-from rankhouse.training.data.lanes import Window, lane_blocks, lane_windows, rows_given
+from rankhouse.training.data.lanes import NUM_LANES, Window, lane_blocks, lane_windows, rows_given
 from rankhouse.training.data.prepared import PreparedDataset
 from rankhouse.training.data.row_groups import RowGroups
 from rankhouse.training.data.rows import Batch, Rows, joined
@@ -13,8 +13,6 @@ from rankhouse.training.errors import DatasetError
 # With 16 lanes in one process and Criteo's 39 features this is about 70 MB.
 _WINDOW_ROWS = 16_384
 _PREFETCHED_BATCHES = 4
-
-NUM_LANES = 16
 
 
 class BatchLoader:
