@@ -4,6 +4,7 @@
 DATA ?= data/criteo.tsv
 NP ?= 2
 RECIPE ?= dlrm
+SPEC ?= criteo
 RUN ?= first
 STORE ?= store
 MODEL ?= dlrm
@@ -32,8 +33,8 @@ test: setup  ## Run all tests
 data: setup  ## Make a synthetic data set: ROWS=1000000 DATA=data/criteo.tsv
 	@$(rankhouse) data synth $(DATA) --rows $(ROWS)
 
-train: setup  ## Train: DATA=/path/to/criteo.tsv NP=2 RECIPE=dlrm RUN=first
-	@$(rankhouse) train --data $(DATA) --np $(NP) --recipe $(RECIPE) --run $(RUN)
+train: setup  ## Train: DATA=/path/to/criteo.tsv NP=2 RECIPE=dlrm SPEC=criteo RUN=first
+	@$(rankhouse) train --data $(DATA) --np $(NP) --recipe $(RECIPE) --spec $(SPEC) --run $(RUN)
 
 export: setup  ## Export a run as a version: RUN=first STORE=store MODEL=dlrm
 	@$(rankhouse) export runs/$(RUN) --store $(STORE) --model $(MODEL)

@@ -33,7 +33,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--demo", type=Path, default=Path("runs/demo"), help="the demo's folder")
     demo = parser.parse_args().demo
-    result = RunFolder.open(demo / "run").result
+    result = RunFolder.open(demo / "dlrm").result
     facts = json.loads((demo / "logs" / f"valid.tsv{FACTS_SUFFIX}").read_text())
     table = Table(title=f"AUC on {facts['num_rows']:,} held-out rows")
     table.add_column("model")

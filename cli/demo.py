@@ -42,7 +42,7 @@ class Places:
         self.train_logs = folder / "logs" / "train.tsv"
         self.valid_logs = folder / "logs" / "valid.tsv"
         self.dataset = folder / "dataset"
-        self.run = folder / "run"
+        self.run = folder / MODEL
         self.store = folder / "store"
         self.serving = folder / "serving"
 
@@ -150,7 +150,7 @@ def _shown(console: Console, arguments: tuple[object, ...]) -> list[str]:
 
 def _clear(places: Places) -> None:
     """Removes what a previous demo left; a folder that holds anything else is refused."""
-    ours = {"logs", "dataset", "run", "store", "serving"}
+    ours = {"logs", "dataset", MODEL, "store", "serving"}
     found = {path.name for path in places.folder.iterdir()} if places.folder.is_dir() else set()
     if found - ours:
         raise TrainingError(

@@ -4,7 +4,9 @@ The modules beside this one hold the verbs. They import what they run inside the
 instant and a machine needs only the packages of its own role.
 """
 
+import importlib.metadata
 import sys
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -18,11 +20,27 @@ from rankhouse.serving.errors import ServingError
 from rankhouse.training.errors import TrainingError
 
 app = typer.Typer(
-    help=__doc__.splitlines()[0],
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
+        print(f"rankhouse {importlib.metadata.version('rankhouse')}")
+        raise typer.Exit
+
+
+@app.callback()
+def rankhouse(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """The command line `rankhouse`: one verb for each arrow of the data flow."""
+
+
 app.add_typer(data.app, name="data")
 app.add_typer(checkpoint.app, name="checkpoint")
 app.add_typer(version.app, name="version")

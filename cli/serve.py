@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 
 
 def serve(
-    store: Annotated[Path, typer.Option(help="Folder of the version store, as `rankhouse export` wrote it.")],
-    model: Annotated[str, typer.Option(help="Name of the model.")],
+    store: Annotated[Path, typer.Option(help="Folder of the version store, as `rankhouse export` wrote it.")] = Path(
+        "store"
+    ),
+    model: Annotated[str, typer.Option(help="Name of the model.")] = "dlrm",
     version: Annotated[str, typer.Option(help="Name of the version.")] = "latest",
     host: Annotated[
         str, typer.Option(help="Address of the gateway; 0.0.0.0 is every one of this machine's.")

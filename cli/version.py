@@ -5,7 +5,10 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
+
+from rankhouse.embedding_cache.format.errors import FormatError
 
 app = typer.Typer(help="List, show and verify the versions of a store.", no_args_is_help=True)
 
@@ -42,7 +45,7 @@ def show(store: Store, version: Name = "latest") -> None:
 
     opened = VersionStore(store).open(version, verify=False)
     console = Console()
-    metrics = ", ".join(f"{name} {value}" for name, value in opened.metrics.items()) or "none"
+    metrics = ", ".join(f"{name} {_metric(value)}" for name, value in opened.metrics.items()) or "none"
     console.print(f"[bold]{opened.name}[/] of the model [bold]{opened.model}[/], {_size(opened.num_bytes)}")
     console.print(f"created {opened.created_at.isoformat(timespec='seconds')}, metrics: {metrics}", highlight=False)
     console.print(f"dense \\[B, {opened.num_dense}], embeddings \\[B, {opened.embeddings_dim}]", highlight=False)
@@ -67,11 +70,23 @@ def verify(
     from rankhouse.embedding_cache.format.version import VersionStore
 
     opened = VersionStore(store)
-    console = Console()
+    console = Console(highlight=False, soft_wrap=True)
+    damaged = []
     for name in [version] if version else opened.names():
-        with console.status(f"verifying {name}"):
-            checked = opened.open(name)
-        console.print(f"{checked.name}: sound, {_size(checked.num_bytes)}", highlight=False)
+        try:
+            with console.status(f"verifying {name}"):
+                checked = opened.open(name)
+        except FormatError as error:
+            damaged.append(name)
+            console.print(f"[bold]{name}[/]: [bold red]damaged[/]: {escape(str(error))}")
+        else:
+            console.print(f"{checked.name}: sound, {_size(checked.num_bytes)}")
+    if damaged:
+        raise typer.Exit(1)
+
+
+def _metric(value: object) -> str:
+    return f"{value:.5f}" if isinstance(value, float) else str(value)
 
 
 def _table(*columns: str) -> Table:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
@@ -16,6 +17,7 @@ from rankhouse.serving.gateway.served_model import FeatureDescription
 _TYPES = {"int64": pa.int64(), "float64": pa.float64(), "text": pa.string()}
 _COLUMN_NUMBER = re.compile(r"In CSV column #(\d+)")
 _DELIMITERS = {".tsv": "\t", ".txt": "\t", ".csv": ","}
+_LIST_SEPARATOR = "|"  # In text files, as in the logs that the model learnt from.
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ def read_rows(path: Path, features: Sequence[FeatureDescription], *, num_rows: i
     """Reads the first rows of a TSV, CSV (plain or gz) or Parquet file.
 
     A text file without a header has a column for each feature in the model's order, after the label if there is one.
+    A list is written `a|b|c` in text files.
 
     Args:
         path: The file.
@@ -49,6 +52,8 @@ def read_rows(path: Path, features: Sequence[FeatureDescription], *, num_rows: i
     """
     types = {feature.name: _arrow_type(feature) for feature in features}
     suffix = path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
+    if not path.is_file():
+        raise ScoreFileError(f"{path}: is no file")
     try:
         if suffix == ".parquet":
             table = _first_rows(pq.ParquetFile(path).iter_batches(batch_size=max(num_rows, 1)), num_rows)
@@ -80,6 +85,11 @@ def _arrow_type(feature: FeatureDescription) -> pa.DataType:
     return pa.list_(value) if feature.is_list else value
 
 
+def _text_type(wanted: pa.DataType | None) -> pa.DataType:
+    """What a column is read as from a text file: lists are split later."""
+    return pa.string() if wanted is None or pa.types.is_list(wanted) else wanted
+
+
 def _read_text(path: Path, delimiter: str, types: dict[str, pa.DataType], label: str, num_rows: int) -> pa.Table:
     names, is_header = _column_names(path, delimiter, list(types), label)
     try:
@@ -92,16 +102,20 @@ def _read_text(path: Path, delimiter: str, types: dict[str, pa.DataType], label:
             ),
             parse_options=pyarrow.csv.ParseOptions(delimiter=delimiter, quote_char='"' if delimiter == "," else False),
             convert_options=pyarrow.csv.ConvertOptions(
-                column_types={name: types.get(name, pa.string()) for name in names} | {label: pa.float64()},
+                column_types={name: _text_type(types.get(name)) for name in names} | {label: pa.float64()},
                 strings_can_be_null=True,
                 null_values=[""],
                 quoted_strings_can_be_null=True,
             ),
         )
-        return _first_rows(iter(reader), num_rows)
+        table = _first_rows(iter(reader), num_rows)
     except pa.ArrowInvalid as exc:
         message = _COLUMN_NUMBER.sub(lambda match: f"column {names[int(match[1])]!r}", str(exc))
         raise pa.ArrowInvalid(message) from exc
+    for number, name in enumerate(names):
+        if name in types and pa.types.is_list(types[name]):
+            table = table.set_column(number, name, pc.split_pattern(table.column(name), _LIST_SEPARATOR))
+    return table
 
 
 def _column_names(path: Path, delimiter: str, features: list[str], label: str) -> tuple[list[str], bool]:

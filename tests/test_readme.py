@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from rankhouse.training.data.feature_spec import FeatureSpec
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 COMMANDS = [line for block in re.findall(r"```sh\n(.*?)```", README, re.S) for line in block.splitlines()]
@@ -57,6 +59,13 @@ def test_commands_run_as_written(tmp_path: Path) -> None:
             serving.kill()
     assert (tmp_path / "runs" / "first" / "report.html").is_file()
     assert "rank" in _log(tmp_path, "score")
+
+
+def test_the_example_spec_is_right(tmp_path: Path) -> None:
+    (tmp_path / "shop.yaml").write_text(re.search(r"```yaml\n(.*?)```", README, re.S)[1])  # type: ignore[index]
+    spec = FeatureSpec.load(tmp_path / "shop.yaml")
+    assert [feature.name for feature in spec.continuous] == ["price", "age"]
+    assert list(spec.tables) == ["city", "item"]
 
 
 def _start(arguments: list[str], folder: Path) -> "subprocess.Popen[bytes]":

@@ -18,7 +18,7 @@ def test_whole_path_and_parity(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["demo", "--folder", str(folder), "--rows", "20000", "--replay", "200"])
     assert result.exit_code == 0, result.output
     assert "200 rows, at most" in result.output
-    assert (folder / "run" / "report.html").is_file()
+    assert (folder / "dlrm" / "report.html").is_file()
     assert (folder / "store" / "versions").is_dir()
 
 

@@ -4,7 +4,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rankhouse.cli.main import app
-from rankhouse.embedding_cache.format.errors import CorruptFileError, VersionNotFoundError
+from rankhouse.embedding_cache.format.errors import VersionNotFoundError
 from rankhouse.embedding_cache.format.version import VersionStore
 from tests.embedding_cache.format.small_store import small_content
 
@@ -42,8 +42,12 @@ def test_verify_reads_every_file(store: VersionStore) -> None:
     assert [line.split(":")[0] for line in run("verify", store.path).splitlines()] == store.names()
     segment = store.open(store.names()[0]).tables[0].segments[0].path(store.path)
     segment.write_bytes(bytes(segment.stat().st_size))
-    with pytest.raises(CorruptFileError, match=segment.name):
-        run("verify", store.path)
+    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["version", "verify", str(store.path)])
+    assert result.exit_code == 1
+    damaged, sound = result.output.splitlines()
+    assert damaged.startswith(f"{store.names()[0]}: damaged")
+    assert segment.name in damaged
+    assert sound.startswith(f"{store.names()[1]}: sound")
     assert "sound" in run("verify", store.path, "latest")
 
 

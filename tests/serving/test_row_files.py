@@ -42,6 +42,20 @@ def test_a_compressed_csv_with_a_header_may_have_more_columns(tmp_path: Path) ->
     assert read(path, label="clicked") == FileRows([{"I1": 3, "C1": "68fd1e64"}, {}], [1.0, 0.0], ["day"])
 
 
+def test_lists_in_a_text_file_are_split(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("tags,clicks,I1\na|b,7|-8,3\n,,\nc,9,\n")
+    features = [*FEATURES, FeatureDescription("clicks", "categorical", "int64", True)]
+    assert read(path, features).rows == [
+        {"tags": ["a", "b"], "clicks": [7, -8], "I1": 3},
+        {},
+        {"tags": ["c"], "clicks": [9]},
+    ]
+    path.write_text("clicks,I1\n7|x,3\n")
+    with pytest.raises(ScoreFileError, match="column 'clicks' is list"):
+        read(path, features)
+
+
 def test_quotes_in_a_tsv_are_part_of_a_text(tmp_path: Path) -> None:
     path = tmp_path / "rows.tsv"
     path.write_text('3\t0.5\t"a\n')
@@ -83,7 +97,7 @@ def test_a_wrong_file_is_refused(tmp_path: Path, name: str, content: str, messag
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ScoreFileError, match=r"none\.tsv: cannot be read"):
+    with pytest.raises(ScoreFileError, match=r"none\.tsv: is no file"):
         read(tmp_path / "none.tsv")
 
 

@@ -170,7 +170,10 @@ def _header(file: Path, spec: FeatureSpec, delimiter: str, *, required: bool) ->
 def _require_columns(file: Path, spec: FeatureSpec, names: Sequence[str]) -> None:
     for name in spec.columns:
         if name not in names:
-            raise RawFileError(f"{file} has no column {name!r} of the feature spec; {nearest_hint(name, names)}")
+            raise RawFileError(
+                f"{file} has no column {name!r} of the feature spec {spec.name!r}; {nearest_hint(name, names)}. "
+                "Is it another layout? Give its feature spec with --spec"
+            )
 
 
 def _converted_table(file: Path, spec: FeatureSpec, table: pa.Table, rows_before: int) -> pa.Table:
