@@ -33,6 +33,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=30, help="timed steps of a turn")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--candidate", choices=["rankhouse", "keras"], help=argparse.SUPPRESS)
+    parser.add_argument("--set", dest="settings", action="append", default=[], help="as of `rankhouse train`")
     parser.add_argument("--dataset", type=Path, help="a prepared dataset; by default one of 400,000 synthetic rows")
     options = parser.parse_args()
     if options.candidate:
@@ -60,6 +61,7 @@ def compare(options: argparse.Namespace) -> None:
             figures.append(run_candidate(candidate, num_ranks, environment, dataset, options))
     console = Console()
     console.print(describe_machine(), highlight=False)
+    console.print(f"settings besides the defaults: {', '.join(options.settings) or 'none'}", highlight=False)
     table = Table(title=f"DLRM, batch {options.batch_size}: samples/s, medians of {options.turns} turns")
     for column in ("candidate", "ranks", "samples/s", "of the peer on as many ranks"):
         table.add_column(column, justify="left" if column == "candidate" else "right")
@@ -75,6 +77,7 @@ def run_candidate(
     """Returns the samples per second of one turn."""
     command = [sys.executable, "-m", "benchmarks.train_throughput", "--candidate", candidate]
     command += ["--dataset", str(dataset), "--batch-size", str(options.batch_size), "--steps", str(options.steps)]
+    command += [word for setting in options.settings for word in ("--set", setting)]
     if num_ranks > 1:
         horovodrun = str(Path(sys.executable).with_name("horovodrun"))
         command = [horovodrun, "-np", str(num_ranks), "--gloo", *command]
@@ -99,7 +102,9 @@ def measure(options: argparse.Namespace) -> None:
     num_threads = max(1, len(os.sched_getaffinity(0)) // ranks.size)
     tf.config.threading.set_intra_op_parallelism_threads(num_threads)
     tf.config.threading.set_inter_op_parallelism_threads(num_threads)
-    config = override(parse_config("", source="defaults"), [f"training.batch_size={options.batch_size}"])
+    config = override(
+        parse_config("", source="defaults"), [f"training.batch_size={options.batch_size}", *options.settings]
+    )
     dataset = PreparedDataset.open(options.dataset)
     loader = BatchLoader(
         dataset, "train", batch_size=options.batch_size, rank=ranks.rank, num_ranks=ranks.size, seed=1, shuffle=True
