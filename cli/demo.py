@@ -96,7 +96,6 @@ def demo(
         )
     with _chapter(story, console, "export", lambda: _version_figures(places)):
         _rankhouse(console, "export", places.run, "--store", places.store, "--model", MODEL)
-    requests = _trainer_requests(places, num_replayed)
     with _chapter(story, console, "serve", lambda: f"{serving['model']} {serving['version']}"):
         process = _start_serving(console, places)
         serving = _wait_until_ready(process, places)
@@ -106,7 +105,7 @@ def demo(
                 console, "score", places.valid_logs, "--url", serving["rest_url"], "--model", MODEL, "--rows", 10
             )
         with _chapter(story, console, "check", lambda: _replay_figures(replay)):
-            replay = _replay(serving["rest_url"], requests)
+            replay = _replay(serving["rest_url"], _trainer_requests(places, num_replayed))
     finally:
         _stop_serving(process)
     _tell(console, story, places)
