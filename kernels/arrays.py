@@ -57,7 +57,8 @@ def pooled_lookup(
         _check_array(out, "out", np.float32, 2)
         if out.shape != shape or not out.flags.writeable:
             raise ArgumentError(f"out has shape {out.shape}: expected a writeable array of shape {shape}")
-    library.check(library.load().rh_pooled_lookup(request.lookup, out.ctypes.data, _executor(num_threads)))
+    rows = request.feature_rows(out)
+    library.check(library.load().rh_pooled_lookup(request.lookup, rows, None, _executor(num_threads)))
     return out
 
 
@@ -100,7 +101,8 @@ def pooled_lookup_gradient(
     buffers = (library.SparseGradientBuffer * len(gradients))(
         *(library.SparseGradientBuffer(g.ids.ctypes.data, g.rows.ctypes.data, len(g.ids)) for g in gradients)
     )
-    library.check(kernels.rh_pooled_lookup_gradient(request.lookup, grad.ctypes.data, buffers, _executor(num_threads)))
+    rows = request.feature_rows(grad)
+    library.check(kernels.rh_pooled_lookup_gradient(request.lookup, rows, buffers, _executor(num_threads)))
     return [
         SparseGradient(ids=gradient.ids[: buffer.num_rows], rows=gradient.rows[: buffer.num_rows])
         for gradient, buffer in zip(gradients, buffers, strict=True)
@@ -133,8 +135,8 @@ def apply_sgd(table: NDArray[np.float32], gradient: SparseGradient, *, learning_
         IdOutOfRangeError: An id is not a row of the table; the table is unchanged.
         ArgumentError: The ids do not increase, or an array has another dtype, shape or layout than expected.
     """
-    update = _update(table, None, gradient)
-    library.check(library.load().rh_apply_sgd(update, 1, learning_rate, None))
+    optimizer = library.Optimizer(rule=library.RULES["sgd"], learning_rate=learning_rate)
+    library.check(library.load().rh_apply(_update(table, None, gradient, optimizer), 1, None))
 
 
 def apply_adagrad(
@@ -153,8 +155,8 @@ def apply_adagrad(
         IdOutOfRangeError: An id is not a row of the table; both arrays are unchanged.
         ArgumentError: The ids do not increase, or an array has another dtype, shape or layout than expected.
     """
-    update = _update(table, accumulator, gradient)
-    library.check(library.load().rh_apply_adagrad(update, 1, learning_rate, epsilon, None))
+    optimizer = library.Optimizer(rule=library.RULES["adagrad"], learning_rate=learning_rate, epsilon=epsilon)
+    library.check(library.load().rh_apply(_update(table, accumulator, gradient, optimizer), 1, None))
 
 
 @dataclass(frozen=True)
@@ -180,7 +182,8 @@ class _Request:
         _check_array(ids, "ids", np.int64, 1)
         int32s = ctypes.c_int32 * num_features
         self._keep_alive = (ids, offsets)
-        self.width = sum(tables[t].dim for t in feature_tables)
+        self._dims = [tables[t].dim for t in feature_tables]
+        self.width = sum(self._dims)
         self.lookup = library.Lookup(
             tables=(library.Table * len(tables))(*(library.Table(t.data, t.num_rows, t.dim) for t in tables)),
             num_tables=len(tables),
@@ -197,6 +200,15 @@ class _Request:
             self.batch_size = _batch_size_of_offsets(offsets, num_features)
             self.lookup.offsets = offsets.ctypes.data
         self.lookup.batch_size = self.batch_size
+
+    def feature_rows(self, matrix: NDArray[np.float32]) -> Any:
+        """Gives the features' columns of a matrix [B, E]."""
+        rows = (library.FeatureRows * len(self._dims))()
+        address = matrix.ctypes.data
+        for feature, dim in zip(rows, self._dims, strict=True):
+            feature.data, feature.stride = address, self.width
+            address += dim * matrix.itemsize
+        return rows
 
 
 def _check_features(num_tables: int, feature_tables: Sequence[int], combiners: Sequence[str]) -> None:
@@ -241,7 +253,10 @@ def _check_array(array: NDArray[Any], name: str, dtype: type, ndim: int) -> None
 
 
 def _update(
-    table: NDArray[np.float32], accumulator: NDArray[np.float32] | None, gradient: SparseGradient
+    table: NDArray[np.float32],
+    accumulator: NDArray[np.float32] | None,
+    gradient: SparseGradient,
+    optimizer: library.Optimizer,
 ) -> library.Update:
     _check_array(gradient.ids, "gradient.ids", np.int64, 1)
     _check_array(gradient.rows, "gradient.rows", np.float32, 2)
@@ -256,13 +271,14 @@ def _update(
             f"gradient has {len(gradient.ids)} ids and rows of shape {gradient.rows.shape}: "
             f"expected {(len(gradient.ids), table.shape[1])}, as wide as the table"
         )
+    trained = library.TrainedTable(rows=table.ctypes.data, num_rows=table.shape[0], dim=table.shape[1])
+    if accumulator is not None:
+        trained.slots[0] = accumulator.ctypes.data
     return library.Update(
-        rows=table.ctypes.data,
-        accumulator=None if accumulator is None else accumulator.ctypes.data,
+        table=trained,
+        optimizer=ctypes.pointer(optimizer),
         ids=gradient.ids.ctypes.data,
         gradient=gradient.rows.ctypes.data,
-        num_rows=table.shape[0],
-        dim=table.shape[1],
         num_ids=len(gradient.ids),
     )
 

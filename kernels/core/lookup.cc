@@ -12,6 +12,10 @@ Lookup::Lookup(const rh_lookup* lookup, Memory memory) {
   Require(raw_.num_ids >= 0 && raw_.num_tables >= 0 && raw_.num_features >= 0, "negative size: num_ids ", raw_.num_ids,
           ", num_tables ", raw_.num_tables, ", num_features ", raw_.num_features);
   Require(raw_.num_ids == 0 || raw_.ids != nullptr, "ids is NULL, but num_ids is ", raw_.num_ids);
+  Require(raw_.id_type == RH_INT64 || raw_.id_type == RH_INT32, "id_type is ", raw_.id_type,
+          ": expected 0 (int64) or 1 (int32)");
+  Require(raw_.weighting == RH_WEIGHTING_TENSORFLOW || raw_.weighting == RH_WEIGHTING_FBGEMM, "weighting is ",
+          raw_.weighting, ": expected 0 (TensorFlow's) or 1 (FBGEMM's)");
   Require(raw_.num_features == 0 || (raw_.feature_tables != nullptr && raw_.combiners != nullptr),
           "feature_tables or combiners is NULL");
   Require(raw_.num_features == 0 || raw_.offsets != nullptr || raw_.hotness != nullptr,
@@ -29,6 +33,16 @@ void Lookup::CheckTables() const {
     // A bound on the width keeps the sum over 2^31 features from overflowing.
     Require(table.num_rows >= 0 && table.dim >= 1 && table.dim <= std::numeric_limits<int32_t>::max(), "table ", t,
             " has shape [", table.num_rows, ", ", table.dim, "]: expected rows >= 0 and a width of 1 to 2^31 - 1");
+    const int64_t row_bytes = rh_row_bytes(table.type, table.dim);
+    Require(row_bytes > 0, "table ", t, " has row type ", table.type,
+            ": expected 0 (float32), 1 (float16), 2 (bfloat16) or 3 (row-wise int8)");
+    Require(table.stride == 0 || table.stride >= row_bytes, "table ", t, " has a stride of ", table.stride,
+            " bytes: expected 0 (packed) or at least the ", row_bytes, " bytes of a row");
+    Require(RH_ERROR <= table.out_of_range && table.out_of_range <= RH_OOV_ROW, "table ", t, " has out_of_range ",
+            table.out_of_range, ": expected 0 (error), 1 (zero), 2 (clip) or 3 (out-of-vocabulary row)");
+    Require(table.out_of_range != RH_OOV_ROW || table.num_rows == 0 ||
+                (0 <= table.oov_row && table.oov_row < table.num_rows),
+            "table ", t, " has oov_row ", table.oov_row, ": expected one of its ", table.num_rows, " rows");
   }
 }
 
@@ -37,14 +51,14 @@ void Lookup::AddFeature(int32_t f) {
   Require(t >= 0 && t < raw_.num_tables, "feature ", f, " names table ", t, ", but there are ", raw_.num_tables,
           " tables");
   const int32_t combiner = raw_.combiners[f];
-  Require(combiner == RH_SUM || combiner == RH_MEAN, "feature ", f, " has combiner ", combiner,
-          ": expected 0 (sum) or 1 (mean)");
+  Require(RH_SUM <= combiner && combiner <= RH_NONE, "feature ", f, " has combiner ", combiner,
+          ": expected 0 (sum), 1 (mean), 2 (sqrtn) or 3 (none)");
   const int64_t hotness = raw_.offsets == nullptr ? raw_.hotness[f] : 0;
   Require(hotness >= 0, "feature ", f, " has hotness ", hotness, ": expected >= 0");
   const rh_table& table = raw_.tables[t];
-  features_.push_back(
-      {table.rows, table.num_rows, table.dim, width_, 0, raw_.num_ids, hotness, t, combiner == RH_MEAN});
-  width_ += table.dim;
+  const int64_t stride = table.stride == 0 ? rh_row_bytes(table.type, table.dim) : table.stride;
+  features_.push_back({static_cast<const char*>(table.rows), table.num_rows, table.dim, stride, table.oov_row, 0,
+                       raw_.num_ids, hotness, t, combiner, table.type, table.out_of_range});
 }
 
 void Lookup::PlaceIds(Memory memory) {
@@ -74,20 +88,36 @@ void Lookup::PlaceIds(Memory memory) {
   }
 }
 
+void Lookup::CheckFeatureRows(const rh_feature_rows* rows, const char* name) const {
+  Require(features_.empty() || rows != nullptr, name, " is NULL");
+  for (size_t f = 0; f < features_.size(); ++f) {
+    const Feature& feature = features_[f];
+    const bool separate = feature.combiner == RH_NONE;
+    const int64_t width = separate && raw_.offsets == nullptr ? feature.hotness * feature.dim : feature.dim;
+    const int64_t num_rows = separate && raw_.offsets != nullptr ? feature.last_id - feature.first_id : raw_.batch_size;
+    if (num_rows == 0 || width == 0) continue;
+    Require(rows[f].data != nullptr, name, " of feature ", f, " is NULL");
+    Require(rows[f].stride >= width, name, " of feature ", f, " has a stride of ", rows[f].stride,
+            ": expected at least its width, ", width);
+  }
+}
+
 std::vector<int64_t> Lookup::IdsPerTable() const {
   std::vector<int64_t> count(raw_.num_tables, 0);
   for (const Feature& feature : features_) count[feature.table] += feature.last_id - feature.first_id;
   return count;
 }
 
-void ThrowFault(const Lookup& lookup, int64_t f, int64_t sample, Bag bag, const int64_t* ids) {
+void ThrowFault(const Lookup& lookup, int64_t f, int64_t sample, Bag bag, const void* ids) {
   const Feature& feature = lookup.features()[f];
   Require(bag.Within(feature), "offsets of feature ", f, ", sample ", sample, " run from ", bag.begin, " to ", bag.end,
           ": expected them never to fall and to stay within ", feature.first_id, " to ", feature.last_id);
   for (int64_t position = 0; position < bag.end - bag.begin; ++position) {
-    if (0 <= ids[position] && ids[position] < feature.num_rows) continue;
+    const int64_t id = lookup.raw().id_type == RH_INT32 ? static_cast<const int32_t*>(ids)[position]
+                                                        : static_cast<const int64_t*>(ids)[position];
+    if (feature.Row(id) != kFault) continue;
     throw Error(RH_OUT_OF_RANGE,
-                StrCat("id ", ids[position], " of feature ", f, " (sample ", sample, ", position ", position,
+                StrCat("id ", id, " of feature ", f, " (sample ", sample, ", position ", position,
                        " in its bag) is out of range: table ", feature.table, " has ", feature.num_rows, " rows"));
   }
   throw Error(RH_INTERNAL, "the ids changed while they were read");
@@ -106,7 +136,8 @@ void FirstFault::Check(const Lookup& lookup) const {
   const int64_t feature = fault / lookup.batch_size();
   const int64_t sample = fault % lookup.batch_size();
   const Bag bag = lookup.bag(lookup.features()[feature], sample);
-  ThrowFault(lookup, feature, sample, bag, lookup.ids() + bag.begin);
+  const int64_t id_bytes = lookup.raw().id_type == RH_INT32 ? sizeof(int32_t) : sizeof(int64_t);
+  ThrowFault(lookup, feature, sample, bag, static_cast<const char*>(lookup.raw().ids) + bag.begin * id_bytes);
 }
 
 }  // namespace rankhouse

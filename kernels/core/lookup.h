@@ -12,17 +12,35 @@
 
 namespace rankhouse {
 
-// One feature: where its rows come from and where its part of the output lies.
+// What an id that gives a row of zeros resolves to, and what one that makes the call fail does.
+constexpr int64_t kZeroRow = -1;
+constexpr int64_t kFault = -2;
+
+// One feature and its table.
 struct Feature {
-  const float* rows;
+  const char* rows;
   int64_t num_rows;
   int64_t dim;
-  int64_t column;    // first column in the output
+  int64_t stride;  // bytes from one row to the next
+  int64_t oov_row;
   int64_t first_id;  // its ids lie at the positions [first_id, last_id)
   int64_t last_id;
   int64_t hotness;  // without offsets: ids per bag
   int32_t table;
-  bool mean;
+  int32_t combiner;      // an rh_combiner
+  int32_t type;          // an rh_row_type
+  int32_t out_of_range;  // an rh_out_of_range
+
+  RH_HOST_DEVICE bool Has(int64_t id) const { return static_cast<uint64_t>(id) < static_cast<uint64_t>(num_rows); }
+
+  // The row of an id: a row of the table, kZeroRow or kFault.
+  RH_HOST_DEVICE int64_t Row(int64_t id) const {
+    if (Has(id)) return id;
+    if (out_of_range == RH_ZERO) return kZeroRow;
+    if (out_of_range == RH_ERROR || num_rows == 0) return kFault;
+    if (out_of_range == RH_OOV_ROW) return oov_row;
+    return id < 0 ? 0 : num_rows - 1;
+  }
 };
 
 // The positions [begin, end) of a bag's ids.
@@ -46,12 +64,25 @@ class Lookup {
   explicit Lookup(const rh_lookup* lookup, Memory memory = Memory::kHost);
 
   const std::vector<Feature>& features() const { return features_; }
-  const int64_t* ids() const { return raw_.ids; }
+
+  // Checks where the features' rows go or come from: pointers and strides. `name` is the argument's. Throws Error.
+  void CheckFeatureRows(const rh_feature_rows* rows, const char* name) const;
+
+  // The id at a position, whatever their type.
+  int64_t id(int64_t n) const {
+    return raw_.id_type == RH_INT32 ? static_cast<const int32_t*>(raw_.ids)[n]
+                                    : static_cast<const int64_t*>(raw_.ids)[n];
+  }
+  template <typename Id>
+  const Id* ids() const {
+    return static_cast<const Id*>(raw_.ids);
+  }
+  const rh_lookup& raw() const { return raw_; }
+  const float* weights() const { return raw_.weights; }
   int64_t num_ids() const { return raw_.num_ids; }
   int64_t batch_size() const { return raw_.batch_size; }
   int32_t num_tables() const { return raw_.num_tables; }
   const rh_table& table(int32_t t) const { return raw_.tables[t]; }
-  int64_t width() const { return width_; }
 
   Bag bag(const Feature& feature, int64_t sample) const {
     if (raw_.offsets == nullptr) {
@@ -72,12 +103,11 @@ class Lookup {
 
   rh_lookup raw_;
   std::vector<Feature> features_;
-  int64_t width_ = 0;
 };
 
-// Throws the Error of a bag that is wrong: its offsets, or an id in it. `ids` are the bag's, and are read only where
-// the offsets are good.
-[[noreturn]] void ThrowFault(const Lookup& lookup, int64_t feature, int64_t sample, Bag bag, const int64_t* ids);
+// Throws the Error of a bag that is wrong: its offsets, or an id in it. `ids` are the bag's, of the lookup's type, and
+// are read only where the offsets are good.
+[[noreturn]] void ThrowFault(const Lookup& lookup, int64_t feature, int64_t sample, Bag bag, const void* ids);
 
 // Collects from several threads the first bag of a batch that is wrong: its offsets, or an id in it.
 class FirstFault {

@@ -7,7 +7,7 @@
 namespace rankhouse {
 
 // Checks sizes and pointers of all updates. Throws Error.
-void CheckUpdates(const rh_update* updates, int32_t num_tables, bool has_accumulator);
+void CheckUpdates(const rh_update* updates, int32_t num_tables);
 
 // Throws the Error of the id at a position that is out of range, or not above the one before it (-1 at the first).
 [[noreturn]] void ThrowUpdateFault(const rh_update& update, int32_t table, int64_t position, int64_t id,

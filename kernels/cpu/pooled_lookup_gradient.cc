@@ -29,16 +29,17 @@ struct TableKeys {
 // What the keys refer to.
 struct Source {
   const Lookup& lookup;
-  const float* grad;
+  const rh_feature_rows* grad;  // [F]
   KeyLayout layout;
 
   RH_INLINE const Feature& FeatureOf(uint64_t key) const { return lookup.features()[layout.Feature(key)]; }
   RH_INLINE const float* Row(uint64_t key) const {
-    return grad + layout.Sample(key) * lookup.width() + FeatureOf(key).column;
+    const rh_feature_rows& rows = grad[layout.Feature(key)];
+    return rows.data + layout.Sample(key) * rows.stride;
   }
   RH_INLINE float Scale(uint64_t key) const {
     const Feature& feature = FeatureOf(key);
-    if (!feature.mean) return 1.0f;
+    if (feature.combiner != RH_MEAN) return 1.0f;
     const Bag bag = lookup.bag(feature, layout.Sample(key));
     return 1.0f / static_cast<float>(bag.end - bag.begin);
   }
@@ -103,7 +104,7 @@ RH_SIMD void AddUpRuns(const Source& source, const TableKeys& table, int64_t fir
 class Backward {
  public:
   // Checks the outputs. Throws Error.
-  Backward(const Lookup& lookup, const float* grad, rh_sparse_gradient* gradients)
+  Backward(const Lookup& lookup, const rh_feature_rows* grad, rh_sparse_gradient* gradients)
       : lookup_(lookup),
         gradients_(gradients),
         source_{
@@ -131,7 +132,9 @@ class Backward {
     });
     fault.Check(lookup_);
     const int64_t num_features = static_cast<int64_t>(lookup_.features().size());
-    const int64_t cost = 30 + lookup_.width() / std::max<int64_t>(1, num_features);
+    int64_t width = 0;
+    for (const Feature& feature : lookup_.features()) width += feature.dim;
+    const int64_t cost = 30 + width / std::max<int64_t>(1, num_features);
     ParallelFor(executor, lookup_.num_ids(), cost, [&](int64_t begin, int64_t end) { AddUp(begin, end); });
   }
 
@@ -158,7 +161,7 @@ class Backward {
         const Bag bag = lookup_.bag(feature, sample);
         bool good = bag.Within(feature);
         for (int64_t n = bag.begin; good && n < bag.end; ++n) {
-          const int64_t id = lookup_.ids()[n];
+          const int64_t id = lookup_.id(n);
           good = static_cast<uint64_t>(id) < static_cast<uint64_t>(feature.num_rows);
           if (good) *key++ = source_.layout.Key(id, static_cast<int64_t>(f), sample);
         }
@@ -222,12 +225,12 @@ int rh_gradient_capacity(const rh_lookup* lookup, int64_t* capacity) {
   });
 }
 
-int rh_pooled_lookup_gradient(const rh_lookup* lookup, const float* grad, rh_sparse_gradient* gradients,
+int rh_pooled_lookup_gradient(const rh_lookup* lookup, const rh_feature_rows* grad, rh_sparse_gradient* gradients,
                               const rh_executor* executor) {
   return rankhouse::Guard([&] {
     const rankhouse::Lookup checked(lookup);
     rankhouse::Require(checked.num_tables() == 0 || gradients != nullptr, "gradients is NULL");
-    rankhouse::Require(checked.num_ids() == 0 || grad != nullptr, "grad is NULL");
+    checked.CheckFeatureRows(grad, "grad");
     rankhouse::Backward(checked, grad, gradients).Run(executor);
   });
 }

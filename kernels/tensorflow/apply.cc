@@ -31,9 +31,9 @@ tf::Status MakeUpdate(tf::Var* variable, const Gradient& gradient, rh_update* up
   const int64_t num_rows = variable->tensor()->dims() == 2 ? variable->tensor()->dim_size(0) : -1;
   TF_RETURN_IF_ERROR(CheckVariable(variable, num_rows, gradient.rows.dim_size(1)));
   *update = {};
-  update->rows = variable->tensor()->flat<float>().data();
-  update->num_rows = num_rows;
-  update->dim = gradient.rows.dim_size(1);
+  update->table.rows = variable->tensor()->flat<float>().data();
+  update->table.num_rows = num_rows;
+  update->table.dim = gradient.rows.dim_size(1);
   update->ids = gradient.ids.flat<int64_t>().data();
   update->num_ids = gradient.ids.NumElements();
   update->gradient = gradient.rows.flat<float>().data();
@@ -52,7 +52,11 @@ class ApplySgdOp : public tf::OpKernel {
     rh_update update;
     OP_REQUIRES_OK(context, MakeUpdate(variable.get(), gradient, &update));
     const rh_executor executor = ExecutorOf(context);
-    OP_REQUIRES_OK(context, ToStatus(rh_apply_sgd(&update, 1, gradient.learning_rate.flat<float>()(0), &executor)));
+    rh_optimizer optimizer = {};
+    optimizer.rule = RH_SGD;
+    optimizer.learning_rate = gradient.learning_rate.flat<float>()(0);
+    update.optimizer = &optimizer;
+    OP_REQUIRES_OK(context, ToStatus(rh_apply(&update, 1, &executor)));
   }
 };
 
@@ -75,11 +79,15 @@ class ApplyAdagradOp : public tf::OpKernel {
     const Gradient gradient{context->input(2), context->input(3), context->input(4)};
     rh_update update;
     OP_REQUIRES_OK(context, MakeUpdate(variable.get(), gradient, &update));
-    OP_REQUIRES_OK(context, CheckVariable(accumulator.get(), update.num_rows, update.dim));
-    update.accumulator = accumulator->tensor()->flat<float>().data();
+    OP_REQUIRES_OK(context, CheckVariable(accumulator.get(), update.table.num_rows, update.table.dim));
+    update.table.slots[0] = accumulator->tensor()->flat<float>().data();
     const rh_executor executor = ExecutorOf(context);
-    OP_REQUIRES_OK(
-        context, ToStatus(rh_apply_adagrad(&update, 1, gradient.learning_rate.flat<float>()(0), epsilon_, &executor)));
+    rh_optimizer optimizer = {};
+    optimizer.rule = RH_ADAGRAD;
+    optimizer.learning_rate = gradient.learning_rate.flat<float>()(0);
+    optimizer.epsilon = epsilon_;
+    update.optimizer = &optimizer;
+    OP_REQUIRES_OK(context, ToStatus(rh_apply(&update, 1, &executor)));
   }
 
  private:

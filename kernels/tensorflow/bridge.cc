@@ -86,13 +86,28 @@ std::vector<rh_table> LookupAttributes::Shapes() const {
   std::vector<rh_table> tables;
   // Attributes that were refused get here, too: an op's members are made before its constructor returns.
   const size_t num_tables = std::min(table_rows.size(), table_dims.size());
-  for (size_t t = 0; t < num_tables; ++t) tables.push_back({nullptr, table_rows[t], table_dims[t]});
+  for (size_t t = 0; t < num_tables; ++t) {
+    rh_table table = {};
+    table.num_rows = table_rows[t];
+    table.dim = table_dims[t];
+    tables.push_back(table);
+  }
   return tables;
 }
 
 int64_t LookupAttributes::width() const {
   return std::accumulate(feature_tables.begin(), feature_tables.end(), int64_t{0},
                          [this](int64_t sum, int32_t table) { return sum + table_dims[table]; });
+}
+
+std::vector<rh_feature_rows> LookupAttributes::FeatureRows(float* matrix) const {
+  std::vector<rh_feature_rows> rows;
+  const int64_t stride = width();
+  for (const int32_t table : feature_tables) {
+    rows.push_back({matrix, stride});
+    matrix += table_dims[table];
+  }
+  return rows;
 }
 
 tf::Status FindVariable(tf::OpKernelContext* context, int input, tf::core::RefCountPtr<tf::Var>* variable) {

@@ -39,6 +39,9 @@ struct LookupAttributes {
 
   int64_t width() const;
 
+  // Features side by side in a matrix [B, width()].
+  std::vector<rh_feature_rows> FeatureRows(float* matrix) const;
+
   std::vector<int64_t> table_rows;
   std::vector<int64_t> table_dims;
   std::vector<int32_t> feature_tables;

@@ -39,7 +39,8 @@ class PooledLookupOp : public tf::OpKernel {
     OP_REQUIRES_OK(context,
                    context->allocate_output(0, tf::TensorShape({lookup.batch_size, attributes_.width()}), &pooled));
     const rh_executor executor = ExecutorOf(context);
-    OP_REQUIRES_OK(context, ToStatus(rh_pooled_lookup(&lookup, pooled->flat<float>().data(), &executor)));
+    const std::vector<rh_feature_rows> out = attributes_.FeatureRows(pooled->flat<float>().data());
+    OP_REQUIRES_OK(context, ToStatus(rh_pooled_lookup(&lookup, out.data(), nullptr, &executor)));
   }
 
  private:

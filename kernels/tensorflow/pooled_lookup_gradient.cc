@@ -33,8 +33,10 @@ class PooledLookupGradientOp : public tf::OpKernel {
       gradients[t] = {ids[t].flat<int64_t>().data(), rows[t].flat<float>().data(), capacity[t], 0};
     }
     const rh_executor executor = ExecutorOf(context);
-    OP_REQUIRES_OK(
-        context, ToStatus(rh_pooled_lookup_gradient(&lookup, grad.flat<float>().data(), gradients.data(), &executor)));
+    const std::vector<rh_feature_rows> rows_grad =
+        attributes_.FeatureRows(const_cast<float*>(grad.flat<float>().data()));
+    OP_REQUIRES_OK(context,
+                   ToStatus(rh_pooled_lookup_gradient(&lookup, rows_grad.data(), gradients.data(), &executor)));
     for (size_t t = 0; t < num_tables; ++t) {
       // A slice shares the memory: nothing is copied.
       context->set_output(t, ids[t].Slice(0, gradients[t].num_rows));

@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from rankhouse.kernels import arrays, reference
+from rankhouse.kernels import arrays
 from rankhouse.kernels.bags import FixedHotness, SparseGradient
 from rankhouse.kernels.errors import ArgumentError, IdOutOfRangeError
+from rankhouse.kernels.reference import lookup as reference
 from tests.kernels.batches import BAD_IDS, Batch, bad_id_message, batches, make_batch, with_bad_id
 
 # float32 sums of up to some hundred terms of size 1.

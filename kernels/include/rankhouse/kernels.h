@@ -1,6 +1,7 @@
-// The embedding operations of Rankhouse, as a C interface.
+// The embedding operations of Rankhouse, as a C interface. This header has the conventions and what all operations
+// share; the operations stand in the headers that it includes at its end.
 //
-// Conventions, which every function here keeps:
+// Conventions, which every function keeps:
 //
 //  1. Status. A function that can fail returns an rh_status as int: 0 is success. Nothing aborts, prints or exits, and
 //     no exception crosses this interface.
@@ -9,21 +10,30 @@
 //  3. Memory. The caller owns every pointer and keeps it alive until the function returns (until the stream has passed
 //     it, in the *_cuda functions). Inputs are never written, and outputs never overlap inputs. No function keeps a
 //     pointer.
-//  4. Layout. Arrays are dense and row-major; rows and gradients are float32, ids and offsets int64. Any alignment that
-//     fits the type will do. An array without elements may be NULL.
-//  5. Threads. Every function may be called from any thread at any time; only the arrays that a call writes need the
-//     caller's exclusion. A call spreads its work as its rh_executor says.
-//  6. Ids. Every id is checked: 0 <= id < num_rows of its table. A bad one gives RH_OUT_OF_RANGE and a message with
-//     feature, sample, position, id and rows of the first bad id. No memory outside the arrays is touched; the content
-//     of the outputs is then unspecified, but a function that updates in place has changed nothing.
+//  4. Layout. Arrays are dense and row-major unless a stride is given. Any alignment that fits the type will do; rows
+//     that begin on 64 bytes are fastest. An array without elements may be NULL.
+//  5. Threads. Every function may be called from any thread at any time; only the arrays and objects that a call writes
+//     need the caller's exclusion. A call spreads its work as its rh_executor says.
+//  6. Ids. Every id is checked against its table, and one that is not a row is treated as the table's policy says
+//     (rh_out_of_range). No memory outside the arrays is ever touched. Under RH_ERROR the call returns RH_OUT_OF_RANGE
+//     with feature, sample, position, id and rows of the first bad id; the content of its outputs is then unspecified,
+//     but a function that updates in place has changed nothing.
 //  7. Order. Sums have one fixed order (see each function), so results are the same bits whatever the number of
-//     threads. No products are fused into sums, so they are also the same bits on every device.
+//     threads. Products are not fused into sums unless a function says so, so they are also the same bits on every
+//     device.
 //  8. Devices. f runs on the CPU and f_cuda on a GPU. A build without CUDA has both; there f_cuda returns
-//     RH_UNSUPPORTED.
-//  9. Versions. rh_abi_version() is raised whenever a declaration here changes; callers compare it with RH_ABI_VERSION.
+//     RH_UNSUPPORTED. What has no f_cuda runs on the CPU only.
+//  9. Versions. rh_abi_version() is raised whenever a declaration changes; callers compare it with RH_ABI_VERSION.
+// 10. Extension. Structs are filled with zeros before their fields are set: 0 always means the default.
 //
-// Letters in shapes: B samples, F features, T tables, N ids in all, D width of a table, E sum of the widths of all
-// features, U unique ids.
+// On a GPU what the kernels read and write lies in device memory; the structs and what is marked "host" lie in host
+// memory and may be reused when the call returns. Calls queue their work on `stream` (a cudaStream_t) of the current
+// device and return without waiting. What only the kernels can see, bad ids and offsets, they record in the workspace,
+// where the *_check_cuda functions find it. A workspace holds at least as many bytes as its *_workspace_cuda function
+// says, which depends on the sizes in the arguments alone, is aligned to 256 bytes, and belongs to one call until the
+// stream has passed it.
+//
+// Letters in shapes: B samples, F features, T tables, N ids in all, R rows and D width of a table, U unique ids.
 #ifndef RANKHOUSE_KERNELS_H_
 #define RANKHOUSE_KERNELS_H_
 
@@ -38,7 +48,7 @@
 extern "C" {
 #endif
 
-#define RH_ABI_VERSION 1
+#define RH_ABI_VERSION 2
 
 typedef enum rh_status {
   RH_OK = 0,
@@ -50,8 +60,6 @@ typedef enum rh_status {
   RH_INTERNAL = 6      // a bug in this library
 } rh_status;
 
-typedef enum rh_combiner { RH_SUM = 0, RH_MEAN = 1 } rh_combiner;
-
 // Returns RH_ABI_VERSION of the built library.
 RH_API int rh_abi_version(void);
 
@@ -62,7 +70,7 @@ RH_API int rh_built_with_cuda(void);
 RH_API const char* rh_last_error(void);
 
 // ---------------------------------------------------------------------------------------------------------------------
-// How a call spreads its work
+// How a call spreads its work, and where it keeps what it needs meanwhile
 // ---------------------------------------------------------------------------------------------------------------------
 
 // Does the units [begin, end) of a call's work. It never fails and may run on any thread.
@@ -72,129 +80,35 @@ typedef void (*rh_range_body)(void* argument, int64_t begin, int64_t end);
 // returns when all have. `cost` is about how many processor cycles one unit takes.
 typedef void (*rh_parallel_for)(void* context, int64_t total, int64_t cost, rh_range_body body, void* argument);
 
-// NULL for an rh_executor means {NULL, NULL, 0}.
+// Memory that calls use while they run and leave for the next one: it grows to what the largest call needed, and is
+// only given back when it is destroyed. One call at a time uses it.
+typedef struct rh_scratch rh_scratch;
+RH_API int rh_scratch_create(rh_scratch** scratch);
+RH_API void rh_scratch_destroy(rh_scratch* scratch);  // NULL is allowed
+
+// NULL for an rh_executor means one of zeros.
 typedef struct rh_executor {
   rh_parallel_for parallel_for;  // the caller's thread pool; NULL: threads of the call's own, which end with it
   void* context;                 // handed to parallel_for
-  int32_t num_threads;           // without parallel_for: most threads to use; 0: as many as there are processors
+  int32_t num_threads;           // most threads to use; 0: as many as there are processors
+  rh_scratch* scratch;           // NULL: the call allocates what it needs, and frees it
 } rh_executor;
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Pooled lookup
-// ---------------------------------------------------------------------------------------------------------------------
-
-typedef struct rh_table {
-  const float* rows;  // [num_rows, dim]; not read, and may be NULL, where only the shape matters
-  int64_t num_rows;   // >= 0
-  int64_t dim;        // 1 to 2^31 - 1
-} rh_table;
-
-// F * B bags of ids. Bag (f, b) holds the ids of feature f in sample b. Bags lie feature by feature: first all those of
-// feature 0.
-typedef struct rh_lookup {
-  const rh_table* tables;         // [T]
-  const int32_t* feature_tables;  // [F] the table of each feature; features may share one
-  const int32_t* combiners;       // [F] an rh_combiner each
-  const int64_t* ids;             // [N]
-  const int64_t* offsets;  // [F * B + 1] bag i holds ids[offsets[i]] to ids[offsets[i + 1] - 1]; or NULL: see hotness
-  const int32_t* hotness;  // [F] read where offsets is NULL: all bags of feature f hold hotness[f] ids
-  int64_t num_ids;         // N
-  int64_t batch_size;      // B
-  int32_t num_tables;      // T
-  int32_t num_features;    // F
-} rh_lookup;
-
-// Adds up (RH_SUM) or averages (RH_MEAN) the rows of each bag.
-// out [B, E]: features side by side, in their order. An empty bag gives zeros.
-// Order: the rows of a bag in the order of its ids; a mean is the sum times (1 / length).
-RH_API int rh_pooled_lookup(const rh_lookup* lookup, float* out, const rh_executor* executor);
-
-// The gradient of one table: the rows that a batch touched, each once.
-typedef struct rh_sparse_gradient {
-  int64_t* ids;      // out [U] increasing
-  float* rows;       // out [U, D]
-  int64_t capacity;  // in: how many rows fit, at least what rh_gradient_capacity gave
-  int64_t num_rows;  // out: U
-} rh_sparse_gradient;
-
-// Writes into capacity [T] how many rows of each table the batch can touch at most: min(its ids, its rows).
-RH_API int rh_gradient_capacity(const rh_lookup* lookup, int64_t* capacity);
-
-// The backward of rh_pooled_lookup: from grad [B, E], the gradient of each table, with duplicate ids combined.
-// gradients [T]. tables[t].rows is not read.
-// Order: the contributions to a row in the order of their positions in ids, in chunks of RH_GRADIENT_CHUNK: each chunk
-// is added up from its first, then the chunks' sums are, so that many threads can share a hot row and no bit depends on
-// them.
-RH_API int rh_pooled_lookup_gradient(const rh_lookup* lookup, const float* grad, rh_sparse_gradient* gradients,
-                                     const rh_executor* executor);
-#define RH_GRADIENT_CHUNK 256
-
-// ---------------------------------------------------------------------------------------------------------------------
-// Optimizers on touched rows
-// ---------------------------------------------------------------------------------------------------------------------
-
-// One table's update from a sparse gradient. Only the rows named in ids are read or written.
-typedef struct rh_update {
-  float* rows;            // in and out [num_rows, dim]
-  float* accumulator;     // in and out [num_rows, dim] of Adagrad; NULL for SGD
-  const int64_t* ids;     // [num_ids], strictly increasing
-  const float* gradient;  // [num_ids, dim]
-  // *_cuda only, or NULL: the number of ids, on the device; num_ids is then the most it can be.
-  const int64_t* device_num_ids;
-  int64_t num_rows;
-  int64_t dim;
-  int64_t num_ids;
-} rh_update;
-
-// For each touched row: rows -= learning_rate * gradient.
-RH_API int rh_apply_sgd(const rh_update* updates, int32_t num_tables, float learning_rate, const rh_executor* executor);
-
-// For each touched row: accumulator += gradient^2; rows -= learning_rate * gradient / (sqrt(accumulator) + epsilon).
-// (Duchi, Hazan, Singer 2011, diagonal form; epsilon outside the root, as tf_keras' legacy Adagrad has it.)
-RH_API int rh_apply_adagrad(const rh_update* updates, int32_t num_tables, float learning_rate, float epsilon,
-                            const rh_executor* executor);
-
-// ---------------------------------------------------------------------------------------------------------------------
-// The same on a GPU
-// ---------------------------------------------------------------------------------------------------------------------
-//
-// What the kernels read and write lies in device memory: table rows, ids, offsets, out, grad, the ids and rows of
-// sparse gradients, what rh_update points to, and the workspace. The structs themselves and the other arrays (tables,
-// feature_tables, combiners, hotness, gradients, updates) lie in host memory and may be reused when the call returns.
-//
-// Calls queue their work on `stream` (a cudaStream_t) of the current device and return without waiting. What only the
-// kernels can see, bad ids and offsets, they record in the workspace, where the *_check_cuda functions find it.
-//
-// A workspace holds at least as many bytes as its *_workspace_cuda function says, which depends on the sizes in the
-// arguments alone, and belongs to one call until the stream has passed it.
-
-// As rh_pooled_lookup.
-RH_API int rh_pooled_lookup_workspace_cuda(const rh_lookup* lookup, int64_t* bytes);
-RH_API int rh_pooled_lookup_cuda(const rh_lookup* lookup, float* out, void* workspace, int64_t workspace_bytes,
-                                 void* stream);
-
-// As rh_pooled_lookup_gradient, but the numbers of unique ids go to num_rows [T] in device memory, and
-// gradients[t].num_rows is left alone. Where offsets is not NULL, the ids of a table cannot be counted before: a
-// capacity below its unique ids is then found by the kernels.
-RH_API int rh_pooled_lookup_gradient_workspace_cuda(const rh_lookup* lookup, int64_t* bytes);
-RH_API int rh_pooled_lookup_gradient_cuda(const rh_lookup* lookup, const float* grad, rh_sparse_gradient* gradients,
-                                          int64_t* num_rows, void* workspace, int64_t workspace_bytes, void* stream);
-
-// Waits for the stream and returns what the lookup or gradient call with this workspace found wrong.
-RH_API int rh_lookup_check_cuda(const rh_lookup* lookup, const void* workspace, void* stream);
-
-// As rh_apply_sgd and rh_apply_adagrad.
-RH_API int rh_apply_workspace_cuda(int32_t num_tables, int64_t* bytes);
-RH_API int rh_apply_sgd_cuda(const rh_update* updates, int32_t num_tables, float learning_rate, void* workspace,
-                             int64_t workspace_bytes, void* stream);
-RH_API int rh_apply_adagrad_cuda(const rh_update* updates, int32_t num_tables, float learning_rate, float epsilon,
-                                 void* workspace, int64_t workspace_bytes, void* stream);
-
-// Waits for the stream and returns what the apply call with this workspace found wrong.
-RH_API int rh_apply_check_cuda(const rh_update* updates, int32_t num_tables, const void* workspace, void* stream);
+// A thread pool for callers that have none. Threads wait in the system between calls. It does not survive fork().
+typedef struct rh_thread_pool rh_thread_pool;
+RH_API int rh_thread_pool_create(int32_t num_threads, rh_thread_pool** pool);  // 0: as many as there are processors
+RH_API void rh_thread_pool_destroy(rh_thread_pool* pool);                      // NULL is allowed
+// An rh_parallel_for whose context is an rh_thread_pool. Several threads may call it on one pool; they take turns.
+RH_API void rh_thread_pool_for(void* pool, int64_t total, int64_t cost, rh_range_body body, void* argument);
 
 #ifdef __cplusplus
 }  // extern "C"
 #endif
+
+#include "rankhouse/interaction.h"
+#include "rankhouse/lookup.h"
+#include "rankhouse/optimizers.h"
+#include "rankhouse/rows.h"
+#include "rankhouse/vocabulary.h"
 
 #endif  // RANKHOUSE_KERNELS_H_

@@ -1,33 +1,13 @@
-"""The embedding operations as TensorFlow ops on variables: differentiable, in place, also inside tf.function.
-
-They run on the CPU, on TensorFlow's own threads. Letters in shapes: B samples, F features, N ids in all, R a table's
-rows, D its width, E the sum of the widths of all features, U unique ids. Wrong ids and shapes raise
-tf.errors.InvalidArgumentError with the library's message when the op runs; what is known to be wrong earlier raises
-ArgumentError.
-"""
+"""Pooled lookup over variables, and its gradient."""
 
 from collections.abc import Sequence
-from functools import cache
-from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.ops.resource_variable_ops import variable_accessed
 
 from rankhouse.kernels import library
-from rankhouse.kernels.errors import ArgumentError, LibraryError
-
-
-@cache
-def _ops() -> Any:
-    path = library.find("librankhouse_tf_ops.so")
-    library.load()  # checks the version of what the ops stand on
-    try:
-        return tf.load_op_library(str(path))
-    except tf.errors.NotFoundError as exc:
-        raise LibraryError(
-            f"{path} cannot be loaded by TensorFlow {tf.__version__}; it was built for another: build it again with "
-            f"`make setup` or `pip install .` ({exc})"
-        ) from exc
+from rankhouse.kernels.errors import ArgumentError
+from rankhouse.kernels.tf_ops.native import check_variable, ops
 
 
 def pooled_lookup(
@@ -56,10 +36,10 @@ def pooled_lookup(
         tf.errors.InvalidArgumentError: An id is not a row of its table, or the offsets do not fit the ids.
     """
     for t, variable in enumerate(tables):
-        _check_variable(variable, f"table {t}")
+        check_variable(variable, f"table {t}")
         # Without this, a tape or tf.function would not learn that an op of ours reads the variable.
         variable_accessed(variable)
-    return _ops().rankhouse_pooled_lookup(
+    return ops().rankhouse_pooled_lookup(
         tables=[variable.handle for variable in tables],
         ids=ids,
         offsets=offsets,
@@ -73,7 +53,7 @@ def pooled_lookup(
 @tf.RegisterGradient("RankhousePooledLookup")  # type: ignore[untyped-decorator]
 def _pooled_lookup_gradient(op: tf.Operation, grad: tf.Tensor) -> list[tf.IndexedSlices | None]:
     table_rows, table_dims = op.get_attr("table_rows"), op.get_attr("table_dims")
-    unique_ids, rows = _ops().rankhouse_pooled_lookup_gradient(
+    unique_ids, rows = ops().rankhouse_pooled_lookup_gradient(
         grad=grad,
         ids=op.inputs[-2],
         offsets=op.inputs[-1],
@@ -102,7 +82,7 @@ def combine_duplicates(gradient: tf.IndexedSlices, num_rows: int) -> tf.IndexedS
     indices = tf.cast(gradient.indices, tf.int64)
     num_ids = tf.size(indices, out_type=tf.int64)
     dim = gradient.values.shape[1]
-    unique_ids, rows = _ops().rankhouse_pooled_lookup_gradient(
+    unique_ids, rows = ops().rankhouse_pooled_lookup_gradient(
         grad=gradient.values,
         ids=indices,
         offsets=tf.range(num_ids + 1, dtype=tf.int64),
@@ -113,71 +93,6 @@ def combine_duplicates(gradient: tf.IndexedSlices, num_rows: int) -> tf.IndexedS
         combiners=[library.COMBINERS["sum"]],
     )
     return tf.IndexedSlices(rows[0], unique_ids[0], dense_shape=tf.constant([num_rows, dim], tf.int64))
-
-
-def apply_sgd(
-    variable: tf.Variable, gradient: tf.IndexedSlices, learning_rate: float | tf.Tensor
-) -> tf.Operation | None:
-    """Updates the touched rows of a variable [R, D] in place: row -= learning_rate * gradient.
-
-    Returns:
-        The operation, in graphs; None where it ran at once.
-
-    Raises:
-        ArgumentError: The variable is not float32 [R, D] of a known shape on the CPU.
-        tf.errors.InvalidArgumentError: An id is not a row, or ids do not increase; nothing is changed.
-    """
-    _check_variable(variable, "variable")
-    return _ops().rankhouse_apply_sgd(
-        variable=variable.handle,
-        ids=tf.cast(gradient.indices, tf.int64),
-        gradient=gradient.values,
-        learning_rate=tf.cast(learning_rate, tf.float32),
-    )
-
-
-def apply_adagrad(
-    variable: tf.Variable,
-    accumulator: tf.Variable,
-    gradient: tf.IndexedSlices,
-    learning_rate: float | tf.Tensor,
-    epsilon: float = 1e-7,
-) -> tf.Operation | None:
-    """Updates the touched rows of a variable and its accumulator, both [R, D], in place.
-
-    accumulator += gradient^2; row -= learning_rate * gradient / (sqrt(accumulator) + epsilon), as tf_keras' legacy
-    Adagrad does.
-
-    Returns:
-        The operation, in graphs; None where it ran at once.
-
-    Raises:
-        ArgumentError: A variable is not float32 [R, D] of a known shape on the CPU.
-        tf.errors.InvalidArgumentError: An id is not a row, or ids do not increase; nothing is changed.
-    """
-    _check_variable(variable, "variable")
-    _check_variable(accumulator, "accumulator")
-    return _ops().rankhouse_apply_adagrad(
-        variable=variable.handle,
-        accumulator=accumulator.handle,
-        ids=tf.cast(gradient.indices, tf.int64),
-        gradient=gradient.values,
-        learning_rate=tf.cast(learning_rate, tf.float32),
-        epsilon=epsilon,
-    )
-
-
-def _check_variable(variable: tf.Variable, name: str) -> None:
-    if variable.dtype != tf.float32 or variable.shape.rank != 2 or not variable.shape.is_fully_defined():
-        raise ArgumentError(
-            f"{name} ({variable.name}) is {variable.dtype.name} of shape {variable.shape}: "
-            "expected float32 [rows, width]"
-        )
-    if "GPU" in (variable.device or ""):
-        raise ArgumentError(
-            f"{name} ({variable.name}) lies on {variable.device}, and these ops run on the CPU: "
-            "create it under `with tf.device('CPU:0')`"
-        )
 
 
 def _feature_tables(feature_tables: Sequence[int], num_tables: int) -> list[int]:

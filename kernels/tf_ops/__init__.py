@@ -1,0 +1,12 @@
+"""The embedding operations as TensorFlow ops on variables: differentiable, in place, also inside tf.function.
+
+They run on the CPU, on TensorFlow's own threads. Letters in shapes: B samples, F features, N ids in all, R a table's
+rows, D its width, E the sum of the widths of all features, U unique ids. Wrong ids and shapes raise
+tf.errors.InvalidArgumentError with the library's message when the op runs; what is known to be wrong earlier raises
+ArgumentError.
+"""
+
+from rankhouse.kernels.tf_ops.lookup import combine_duplicates, pooled_lookup
+from rankhouse.kernels.tf_ops.optimizers import apply_adagrad, apply_sgd
+
+__all__ = ["apply_adagrad", "apply_sgd", "combine_duplicates", "pooled_lookup"]

@@ -1,0 +1,41 @@
+"""The compiled TensorFlow ops, and the checks that all views of them share."""
+
+from functools import cache
+from typing import Any
+
+import tensorflow as tf
+
+from rankhouse.kernels import library
+from rankhouse.kernels.errors import ArgumentError, LibraryError
+
+
+@cache
+def ops() -> Any:
+    """Loads the ops on the first call, and returns their module.
+
+    Raises:
+        LibraryError: They are missing, or were built for another TensorFlow.
+    """
+    path = library.find("librankhouse_tf_ops.so")
+    library.load()  # checks the version of what the ops stand on
+    try:
+        return tf.load_op_library(str(path))
+    except tf.errors.NotFoundError as exc:
+        raise LibraryError(
+            f"{path} cannot be loaded by TensorFlow {tf.__version__}; it was built for another: build it again with "
+            f"`make setup` or `pip install .` ({exc})"
+        ) from exc
+
+
+def check_variable(variable: tf.Variable, name: str) -> None:
+    """Raises ArgumentError for a variable that the ops cannot work on."""
+    if variable.dtype != tf.float32 or variable.shape.rank != 2 or not variable.shape.is_fully_defined():
+        raise ArgumentError(
+            f"{name} ({variable.name}) is {variable.dtype.name} of shape {variable.shape}: "
+            "expected float32 [rows, width]"
+        )
+    if "GPU" in (variable.device or ""):
+        raise ArgumentError(
+            f"{name} ({variable.name}) lies on {variable.device}, and these ops run on the CPU: "
+            "create it under `with tf.device('CPU:0')`"
+        )
