@@ -1,0 +1,127 @@
+// The elements of rows (rh_row_type) as float32 and back, on all devices, with the same bits on each.
+//
+// Conversions have no branches, so that compilers turn loops over them into vectors, and no float32 below the normal
+// ones appears in between, so that threads that flush those to zero (TensorFlow's) compute the same.
+#ifndef RANKHOUSE_CORE_ROW_TYPES_H_
+#define RANKHOUSE_CORE_ROW_TYPES_H_
+
+#include <cstdint>
+#include <cstring>
+
+#include "core/host_device.h"
+#include "rankhouse/rows.h"
+
+// A loop of an RH_SIMD function becomes vectors only if all that it calls is inlined.
+#define RH_ROW_INLINE RH_HOST_DEVICE inline __attribute__((always_inline))
+
+namespace rankhouse {
+
+RH_ROW_INLINE uint32_t BitsOfFloat(float value) {
+  uint32_t bits;
+  memcpy(&bits, &value, sizeof(bits));
+  return bits;
+}
+
+RH_ROW_INLINE float FloatOfBits(uint32_t bits) {
+  float value;
+  memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+
+// All ones where the condition holds, else zero.
+RH_ROW_INLINE uint32_t MaskOf(bool condition) { return 0u - static_cast<uint32_t>(condition); }
+
+// Exact, also for infinities and the numbers below 2^-14; a NaN stays one.
+RH_ROW_INLINE float Float16ToFloat(uint16_t half) {
+  const uint32_t magnitude = half & 0x7fffu;
+  const uint32_t sign = static_cast<uint32_t>(half & 0x8000u) << 16;
+  // Moved up by 224 exponents and multiplied back, so that the largest exponent becomes float32's largest.
+  const uint32_t normal = BitsOfFloat(FloatOfBits((magnitude << 13) + (224u << 23)) * 0x1p-112f);
+  // Below 2^-14 the magnitude counts steps of 2^-24, which are the last bits of 0.5.
+  const uint32_t small = BitsOfFloat(FloatOfBits(magnitude | (126u << 23)) - 0.5f);
+  const uint32_t is_small = MaskOf(magnitude < 0x400u);
+  return FloatOfBits(sign | (small & is_small) | (normal & ~is_small));
+}
+
+// To the nearest, ties to even; from 65520 on infinite; a NaN keeps its sign and upper bits and becomes a quiet one, as
+// the processors' own instructions have it.
+RH_ROW_INLINE uint16_t FloatToFloat16(float value) {
+  const uint32_t bits = BitsOfFloat(value);
+  const uint32_t magnitude = bits & 0x7fffffffu;
+  const uint32_t normal = (magnitude + 0xfffu + ((magnitude >> 13) & 1u) - (112u << 23)) >> 13;
+  // The sum with 0.5 rounds at 2^-24.
+  const uint32_t small = BitsOfFloat(FloatOfBits(magnitude) + 0.5f) - (126u << 23);
+  const uint32_t nan = (0x200u | ((magnitude >> 13) & 0x3ffu)) & MaskOf(magnitude > 0x7f800000u);
+  const uint32_t is_small = MaskOf(magnitude < (113u << 23));
+  const uint32_t is_big = MaskOf(magnitude >= (143u << 23));
+  return static_cast<uint16_t>(((bits >> 16) & 0x8000u) | (small & is_small) | (normal & ~is_small & ~is_big) |
+                               ((0x7c00u | nan) & is_big));
+}
+
+// Exact.
+RH_ROW_INLINE float BFloat16ToFloat(uint16_t bits) { return FloatOfBits(static_cast<uint32_t>(bits) << 16); }
+
+// To the nearest, ties to even; a NaN keeps its sign and upper bits and becomes a quiet one.
+RH_ROW_INLINE uint16_t FloatToBFloat16(float value) {
+  const uint32_t bits = BitsOfFloat(value);
+  const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  const uint32_t quiet = (bits >> 16) | 0x40u;
+  const uint32_t is_nan = MaskOf((bits & 0x7fffffffu) > 0x7f800000u);
+  return static_cast<uint16_t>((quiet & is_nan) | (rounded & ~is_nan));
+}
+
+// One row of each type: row[d] is its element as float32. A GPU reads elements whole, so there their addresses must fit
+// their type (that of an int8 row may be any).
+struct Float32Row {
+  const char* data;
+  RH_ROW_INLINE Float32Row(const void* row, int64_t) : data(static_cast<const char*>(row)) {}
+  RH_ROW_INLINE float operator[](int64_t d) const {
+#if defined(__CUDA_ARCH__)
+    return reinterpret_cast<const float*>(data)[d];
+#else
+    float value;
+    memcpy(&value, data + d * sizeof(value), sizeof(value));
+    return value;
+#endif
+  }
+};
+
+struct HalfBitsRow {
+  const char* data;
+  RH_ROW_INLINE HalfBitsRow(const void* row, int64_t) : data(static_cast<const char*>(row)) {}
+  RH_ROW_INLINE uint16_t Bits(int64_t d) const {
+#if defined(__CUDA_ARCH__)
+    return reinterpret_cast<const uint16_t*>(data)[d];
+#else
+    uint16_t bits;
+    memcpy(&bits, data + d * sizeof(bits), sizeof(bits));
+    return bits;
+#endif
+  }
+};
+
+struct Float16Row : HalfBitsRow {
+  using HalfBitsRow::HalfBitsRow;
+  RH_ROW_INLINE float operator[](int64_t d) const { return Float16ToFloat(Bits(d)); }
+};
+
+struct BFloat16Row : HalfBitsRow {
+  using HalfBitsRow::HalfBitsRow;
+  RH_ROW_INLINE float operator[](int64_t d) const { return BFloat16ToFloat(Bits(d)); }
+};
+
+struct Int8Row {
+  const uint8_t* data;
+  float scale;
+  float offset;
+  RH_ROW_INLINE Int8Row(const void* row, int64_t dim) : data(static_cast<const uint8_t*>(row)) {
+    memcpy(&scale, data + dim, sizeof(scale));
+    memcpy(&offset, data + dim + sizeof(scale), sizeof(offset));
+  }
+  // Two roundings: the library is compiled without fused products.
+  RH_ROW_INLINE float operator[](int64_t d) const { return static_cast<float>(data[d]) * scale + offset; }
+};
+
+}  // namespace rankhouse
+
+#endif  // RANKHOUSE_CORE_ROW_TYPES_H_
