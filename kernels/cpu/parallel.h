@@ -2,11 +2,34 @@
 #ifndef RANKHOUSE_CPU_PARALLEL_H_
 #define RANKHOUSE_CPU_PARALLEL_H_
 
+#include <atomic>
 #include <cstdint>
 
 #include "rankhouse/kernels.h"
 
 namespace rankhouse {
+
+// Work that several threads share: each takes the next piece until none is left, so that none waits for a slower one.
+class SharedWork {
+ public:
+  SharedWork(int64_t total, int64_t num_threads, rh_range_body body, void* argument);
+
+  // Takes pieces and does them. Any number of threads may call it; when all have returned, the work is done.
+  void Run() noexcept;
+
+ private:
+  const int64_t total_;
+  const int64_t piece_;
+  const rh_range_body body_;
+  void* const argument_;
+  std::atomic<int64_t> next_{0};
+};
+
+// How many of `most` threads are worth starting for the work, if each is to have at least `min_cycles` to do.
+int64_t WorthwhileThreads(int64_t most, int64_t total, int64_t cost, int64_t min_cycles);
+
+// As many as there are processors that this process may use.
+int64_t NumProcessors();
 
 // Does what rh_parallel_for promises, on the executor (or its defaults, where it is NULL).
 void ParallelForRange(const rh_executor* executor, int64_t total, int64_t cost, rh_range_body body, void* argument);
