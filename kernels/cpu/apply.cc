@@ -1,55 +1,42 @@
 // Optimizers on touched rows on the CPU. A thread owns a range of ids, and ids are unique, so no two threads write the
-// same row.
-#include <cmath>
-
+// same row; of the rows that RH_DENSE moves besides, it owns a range.
 #include "core/status.h"
 #include "core/update.h"
 #include "cpu/parallel.h"
-#include "cpu/sparse_update.h"
+#include "cpu/update_rows.h"
 
 namespace rankhouse {
 namespace {
 
-RH_SIMD void ApplySgd(const rh_update& update, int64_t begin, int64_t end) {
-  const int64_t dim = update.table.dim;
-  const float learning_rate = update.optimizer->learning_rate;
-  for (int64_t k = begin; k < end; ++k) {
-    PrefetchTouched(update, update.table.rows, k);
-    float* __restrict row = update.table.rows + update.ids[k] * dim;
-    const float* __restrict gradient = update.gradient + k * dim;
-    for (int64_t d = 0; d < dim; ++d) row[d] -= learning_rate * gradient[d];
-  }
-}
-
-RH_SIMD void ApplyAdagrad(const rh_update& update, int64_t begin, int64_t end) {
-  const int64_t dim = update.table.dim;
-  const float learning_rate = update.optimizer->learning_rate;
-  const float epsilon = update.optimizer->epsilon;
-  for (int64_t k = begin; k < end; ++k) {
-    PrefetchTouched(update, update.table.rows, k);
-    PrefetchTouched(update, update.table.slots[0], k);
-    float* __restrict row = update.table.rows + update.ids[k] * dim;
-    float* __restrict accumulator = update.table.slots[0] + update.ids[k] * dim;
-    const float* __restrict gradient = update.gradient + k * dim;
-    for (int64_t d = 0; d < dim; ++d) {
-      accumulator[d] += gradient[d] * gradient[d];
-      row[d] -= learning_rate * gradient[d] / (std::sqrt(accumulator[d]) + epsilon);
-    }
-  }
-}
+// About how many cycles an update of one row takes.
+int64_t CostOfRow(const rh_update& update) { return 50 + 2 * update.table.dim; }
 
 void Apply(const rh_update* updates, int32_t num_tables, const rh_executor* executor) {
   CheckUpdates(updates, num_tables);
-  for (int32_t t = 0; t < num_tables; ++t) {
-    CheckUpdateIds(updates[t], t);
-    const int32_t rule = updates[t].optimizer->rule;
-    if (rule != RH_SGD && rule != RH_ADAGRAD) throw Error(RH_UNSUPPORTED, "this rule is not there yet");
-  }
+  for (int32_t t = 0; t < num_tables; ++t) CheckUpdateIds(updates[t], t);
   for (int32_t t = 0; t < num_tables; ++t) {
     const rh_update& update = updates[t];
-    ParallelFor(executor, update.num_ids, 50 + 2 * update.table.dim, [&](int64_t begin, int64_t end) {
-      update.optimizer->rule == RH_SGD ? ApplySgd(update, begin, end) : ApplyAdagrad(update, begin, end);
+    const UpdateConstants constants = MakeUpdateConstants(*update.optimizer);
+    ParallelFor(executor, update.num_ids, CostOfRow(update), [&](int64_t begin, int64_t end) {
+      UpdateRows(constants, update.table, update.ids + begin, update.gradient + begin * update.table.dim, end - begin);
     });
+    if (constants.kind != RH_DENSE) continue;
+    ParallelFor(executor, update.table.num_rows, CostOfRow(update), [&](int64_t begin, int64_t end) {
+      MoveUntouchedRows(constants, update.table, update.ids, update.num_ids, begin, end);
+    });
+  }
+}
+
+void CatchUp(const rh_update* updates, int32_t num_tables, const rh_executor* executor) {
+  CheckCatchUps(updates, num_tables);
+  for (int32_t t = 0; t < num_tables; ++t) CheckCatchUpIds(updates[t], t);
+  for (int32_t t = 0; t < num_tables; ++t) {
+    const rh_update& update = updates[t];
+    if (update.optimizer->kind != RH_EXACT) continue;
+    const UpdateConstants constants = MakeUpdateConstants(*update.optimizer);
+    const int64_t num_rows = update.ids == nullptr ? update.table.num_rows : update.num_ids;
+    ParallelFor(executor, num_rows, CostOfRow(update),
+                [&](int64_t begin, int64_t end) { CatchUpRows(constants, update.table, update.ids, begin, end); });
   }
 }
 
@@ -63,4 +50,8 @@ int rh_num_slots(int32_t rule) {
 
 int rh_apply(const rh_update* updates, int32_t num_tables, const rh_executor* executor) {
   return rankhouse::Guard([&] { rankhouse::Apply(updates, num_tables, executor); });
+}
+
+int rh_catch_up(const rh_update* updates, int32_t num_tables, const rh_executor* executor) {
+  return rankhouse::Guard([&] { rankhouse::CatchUp(updates, num_tables, executor); });
 }
