@@ -13,6 +13,9 @@ ABI_VERSION = 2
 
 COMBINERS = {"sum": 0, "mean": 1, "sqrtn": 2, "none": 3}
 
+# The rh_row_types.
+ROW_TYPES = {"float32": 0, "float16": 1, "bfloat16": 2, "int8": 3}
+
 # The rh_optimizer_rules.
 RULES = {
     name: number

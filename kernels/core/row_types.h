@@ -122,6 +122,26 @@ struct Int8Row {
   RH_ROW_INLINE float operator[](int64_t d) const { return static_cast<float>(data[d]) * scale + offset; }
 };
 
+// How a row from its least to its largest element becomes an Int8Row.
+struct Int8Scale {
+  float scale;
+  float offset;
+  float inverse;
+  RH_ROW_INLINE Int8Scale(float least, float most) {
+    offset = least + 0.0f;  // never -0, whose order beside 0 differs between devices
+    scale = (most - offset) / 255.0f;
+    inverse = 255.0f / (most - offset + 1e-8f);
+  }
+  // False where an element is not finite (a NaN counts as least or largest) or the difference overflows.
+  RH_ROW_INLINE bool IsFinite() const {
+    return (BitsOfFloat(scale) & 0x7f800000u) != 0x7f800000u && (BitsOfFloat(offset) & 0x7f800000u) != 0x7f800000u;
+  }
+  // The sum with 2^23 rounds to the nearest whole number, ties to even, and leaves it in the last bits.
+  RH_ROW_INLINE uint8_t Quantize(float value) const {
+    return static_cast<uint8_t>(BitsOfFloat((value - offset) * inverse + 0x1p23f));
+  }
+};
+
 }  // namespace rankhouse
 
 #endif  // RANKHOUSE_CORE_ROW_TYPES_H_

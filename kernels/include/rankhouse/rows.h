@@ -23,8 +23,8 @@ RH_API int64_t rh_row_bytes(int32_t type, int64_t dim);
 // Converts rows [num_rows, dim] of float32 into `type`, at `stride` bytes from one to the next (0: packed).
 // RH_FLOAT16 and RH_BFLOAT16 round to the nearest, ties to even; beyond float16's range they become infinite.
 // RH_INT8_ROWWISE: offset = min, scale = (max - min) / 255, q = round((x - offset) * (255 / (max - min + 1e-8))), to
-// the nearest, ties to even, as FBGEMM has it. A row with an element that is not finite gives RH_INVALID_ARGUMENT and
-// names row and column. Bytes: 4 * D read and rh_row_bytes written for each row.
+// the nearest, ties to even, as FBGEMM has it. A row with an element that is not finite, or whose max - min is not,
+// gives RH_INVALID_ARGUMENT and names row and column. Bytes: 4 * D read and rh_row_bytes written for each row.
 RH_API int rh_quantize_rows(const float* rows, int64_t num_rows, int64_t dim, int32_t type, int64_t stride,
                             void* quantized, const rh_executor* executor);
 
