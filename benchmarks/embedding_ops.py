@@ -1,0 +1,128 @@
+"""Pooled lookup, and lookup with backward and Adagrad, beside the machine's limit and the peers.
+
+    rankhouse bench embedding_ops                     all cells, about 40 minutes
+    python -m benchmarks.embedding_ops --quick        a few cells, about 5 minutes
+    python -m benchmarks.embedding_ops --filter 'dim=16 zipf hotness=10'
+
+The candidates are in three processes: ours with a C loop that is the machine's limit, TensorFlow's, and PyTorch's with
+FBGEMM and TorchRec, in an environment of its own (build/peers, made the first time). The processes take turns, one at
+work while the others wait, on the same ids and the same tables, and no batch is seen again before 64 MiB of the tables
+were read. Before a cell is timed, what the candidates compute is compared. A figure is the median over rounds of the
+median over calls.
+"""
+
+import argparse
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from benchmarks.support.embedding.cells import Cell, every_cell, quick_cells
+from benchmarks.support.embedding.peers import peers_python, peers_versions
+from benchmarks.support.embedding.report import Sheet, aims_sheet, notes, sheets
+from benchmarks.support.embedding.turns import Figure, Kind, Turns
+from benchmarks.support.machine import describe_machine
+from rankhouse.training.launch import ALLOCATOR
+
+KINDS = (Kind("native"), Kind("torch"), Kind("tensorflow"))
+PROCESSES = [kind.kind for kind in KINDS]
+TUNED = (("GLIBC_TUNABLES", ALLOCATOR),)
+KINDS_TUNED = (Kind("native"), Kind("torch", TUNED), Kind("tensorflow", TUNED))
+EXPLANATION = (
+    "Sum pooling, float32, int64 ids. Rankhouse and the C loop have rows in huge pages as `rh_allocate` gives them, "
+    "and outputs made once. Peers have what their framework gives; in the tables `with our allocator settings` what "
+    "`rankhouse train` sets: huge pages, freed blocks kept. FBGEMM runs without its check of ids. All bags of a batch "
+    "have one size, which Rankhouse is told; in the column `offsets` it is not. "
+    "* one call only, because it takes over a second."
+)
+
+
+def main() -> None:
+    """Measures what is asked for and prints it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a few cells that show each aim")
+    parser.add_argument("--filter", default="", help="words that a cell's label must have, as the summary writes it")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument(
+        "--processes", nargs="+", default=[kind.kind for kind in KINDS], help="whose candidates to time"
+    )
+    parser.add_argument("--rounds", type=int, help="turns of each candidate in a cell; by default 3, 2 with --quick")
+    parser.add_argument("--seconds", type=float, default=0.1, help="of a turn, at least")
+    parser.add_argument("--output", type=Path, help="a markdown file to write")
+    options = parser.parse_args()
+    console = Console()
+    if "torch" in options.processes:
+        peers_python()
+    figures: list[Figure] = []
+    tuned: list[Figure] = []
+    try:
+        with _progress(console) as progress:
+            cells = quick_cells() if options.quick else every_cell()
+            measure(options, KINDS, _chosen(options, cells), figures, progress)
+            if options.processes != ["native"]:
+                measure(options, KINDS_TUNED, _chosen(options, _allocating_cells()), tuned, progress)
+    except KeyboardInterrupt:
+        console.print("stopped: these are the figures so far")
+    found = sheets(figures, "As they come")
+    found += sheets(tuned, "Peers with our allocator settings")
+    found.append(aims_sheet(figures))
+    report(console, found, notes(figures), options.output)
+
+
+def measure(
+    options: argparse.Namespace,
+    kinds: tuple[Kind, ...],
+    cells: list[Cell],
+    figures: list[Figure],
+    progress: Callable[[str], None],
+) -> None:
+    """Measures cells at all numbers of threads into `figures`."""
+    if not cells:
+        return
+    kinds = tuple(kind for kind in kinds if kind.kind in options.processes)
+    for threads in options.threads:
+        rounds = options.rounds or (2 if options.quick else 3)
+        with Turns(
+            kinds, num_threads=threads, rounds=rounds, seconds=options.seconds, figures=figures, progress=progress
+        ) as turns:
+            turns.measure(cells)
+
+
+def report(console: Console, found: list[Sheet], remarks: list[str], output: Path | None) -> None:
+    """Prints the sheets, and writes them where a file is asked for."""
+    machine = f"{describe_machine()}; {peers_versions()}"
+    for line in (machine, EXPLANATION):
+        console.print(line, highlight=False)
+    # Wide tables are better scrolled than squeezed.
+    wide = Console(width=max(console.width, 240))
+    for sheet in found:
+        wide.print(sheet.rich())
+    for remark in remarks:
+        console.print(remark, highlight=False)
+    if output:
+        text = "\n\n".join([machine, EXPLANATION, *(sheet.markdown() for sheet in found), *remarks])
+        output.write_text(text + "\n")
+
+
+def _chosen(options: argparse.Namespace, cells: Iterator[Cell]) -> list[Cell]:
+    words = set(options.filter.split())
+    return [cell for cell in cells if words <= set(cell.label.split())]
+
+
+def _allocating_cells() -> Iterator[Cell]:
+    """Yields those quick cells whose outputs frameworks allocate anew in each call."""
+    return (cell for cell in quick_cells() if cell.tables.dim == 128)
+
+
+@contextmanager
+def _progress(console: Console) -> Iterator[Callable[[str], None]]:
+    columns = (SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("starting")
+        yield lambda text: progress.update(task, description=text)
+
+
+if __name__ == "__main__":
+    main()
