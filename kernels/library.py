@@ -16,6 +16,13 @@ COMBINERS = {"sum": 0, "mean": 1, "sqrtn": 2, "none": 3}
 # The rh_row_types.
 ROW_TYPES = {"float32": 0, "float16": 1, "bfloat16": 2, "int8": 3}
 
+# The rh_weightings.
+WEIGHTINGS = {"tensorflow": 0, "fbgemm": 1}
+
+# The rh_out_of_range policies that need no row, and the one that does.
+POLICIES = {"error": 0, "zero": 1, "clip": 2}
+OOV_ROW = 3
+
 # The rh_optimizer_rules.
 RULES = {
     name: number

@@ -45,18 +45,18 @@ class ApplySgdOp : public tf::OpKernel {
   using OpKernel::OpKernel;
 
   void Compute(tf::OpKernelContext* context) override {
-    tf::core::RefCountPtr<tf::Var> variable;
+    VariablePointer variable;
     OP_REQUIRES_OK(context, FindVariable(context, 0, &variable));
     tf::mutex_lock lock(*variable->mu());
     const Gradient gradient{context->input(1), context->input(2), context->input(3)};
     rh_update update;
     OP_REQUIRES_OK(context, MakeUpdate(variable.get(), gradient, &update));
-    const rh_executor executor = ExecutorOf(context);
+    const Executor executor(context);
     rh_optimizer optimizer = {};
     optimizer.rule = RH_SGD;
     optimizer.learning_rate = gradient.learning_rate.flat<float>()(0);
     update.optimizer = &optimizer;
-    OP_REQUIRES_OK(context, ToStatus(rh_apply(&update, 1, &executor)));
+    OP_REQUIRES_OK(context, ToStatus(rh_apply(&update, 1, executor.get())));
   }
 };
 
@@ -67,8 +67,8 @@ class ApplyAdagradOp : public tf::OpKernel {
   }
 
   void Compute(tf::OpKernelContext* context) override {
-    tf::core::RefCountPtr<tf::Var> variable;
-    tf::core::RefCountPtr<tf::Var> accumulator;
+    VariablePointer variable;
+    VariablePointer accumulator;
     OP_REQUIRES_OK(context, FindVariable(context, 0, &variable));
     OP_REQUIRES_OK(context, FindVariable(context, 1, &accumulator));
     OP_REQUIRES(context, variable.get() != accumulator.get(),
@@ -81,13 +81,13 @@ class ApplyAdagradOp : public tf::OpKernel {
     OP_REQUIRES_OK(context, MakeUpdate(variable.get(), gradient, &update));
     OP_REQUIRES_OK(context, CheckVariable(accumulator.get(), update.table.num_rows, update.table.dim));
     update.table.slots[0] = accumulator->tensor()->flat<float>().data();
-    const rh_executor executor = ExecutorOf(context);
+    const Executor executor(context);
     rh_optimizer optimizer = {};
     optimizer.rule = RH_ADAGRAD;
     optimizer.learning_rate = gradient.learning_rate.flat<float>()(0);
     optimizer.epsilon = epsilon_;
     update.optimizer = &optimizer;
-    OP_REQUIRES_OK(context, ToStatus(rh_apply(&update, 1, &executor)));
+    OP_REQUIRES_OK(context, ToStatus(rh_apply(&update, 1, executor.get())));
   }
 
  private:

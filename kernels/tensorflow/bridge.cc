@@ -1,7 +1,7 @@
 #include "tensorflow/bridge.h"
 
 #include <algorithm>
-#include <numeric>
+#include <functional>
 
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/kernels/training_op_helpers.h"
@@ -9,8 +9,49 @@
 #include "tensorflow/core/platform/errors.h"
 
 namespace rankhouse {
+namespace {
 
 namespace tf = tensorflow;
+
+// Scratches that no call is using. It lives as long as the process.
+class ScratchPool {
+ public:
+  // Returns NULL where there is none and no memory for one: a call then allocates what it needs itself.
+  rh_scratch* Take() {
+    {
+      tf::mutex_lock lock(mutex_);
+      if (!unused_.empty()) {
+        rh_scratch* const scratch = unused_.back();
+        unused_.pop_back();
+        return scratch;
+      }
+    }
+    rh_scratch* scratch = nullptr;
+    return rh_scratch_create(&scratch) == RH_OK ? scratch : nullptr;
+  }
+
+  void Return(rh_scratch* scratch) {
+    if (scratch == nullptr) return;
+    tf::mutex_lock lock(mutex_);
+    unused_.push_back(scratch);
+  }
+
+ private:
+  tf::mutex mutex_;
+  std::vector<rh_scratch*> unused_;
+};
+
+ScratchPool& Scratches() {
+  static ScratchPool& pool = *new ScratchPool;
+  return pool;
+}
+
+template <typename T>
+tf::Status MakeSafe(tf::OpKernelContext* context, tf::Var* variable) {
+  return tf::EnsureSparseVariableAccess<Eigen::ThreadPoolDevice, T>(context, variable);
+}
+
+}  // namespace
 
 tf::Status ToStatus(int status) {
   switch (status) {
@@ -28,102 +69,53 @@ tf::Status ToStatus(int status) {
   }
 }
 
-rh_executor ExecutorOf(tf::OpKernelContext* context) {
+Executor::Executor(tf::OpKernelContext* context) {
   const auto parallel_for = [](void* workers, int64_t total, int64_t cost, rh_range_body body, void* argument) {
     static_cast<tf::thread::ThreadPool*>(workers)->ParallelFor(
         total, cost, [body, argument](int64_t begin, int64_t end) { body(argument, begin, end); });
   };
   const tf::DeviceBase::CpuWorkerThreads* threads = context->device()->tensorflow_cpu_worker_threads();
-  return {parallel_for, threads->workers, threads->num_threads};
+  executor_ = {parallel_for, threads->workers, threads->num_threads, Scratches().Take()};
 }
 
-LookupAttributes::LookupAttributes(tf::OpKernelConstruction* construction) {
-  OP_REQUIRES_OK(construction, construction->GetAttr("table_rows", &table_rows));
-  OP_REQUIRES_OK(construction, construction->GetAttr("table_dims", &table_dims));
-  OP_REQUIRES_OK(construction, construction->GetAttr("feature_tables", &feature_tables));
-  OP_REQUIRES_OK(construction, construction->GetAttr("combiners", &combiners));
-  int num_tables = 0;
-  OP_REQUIRES_OK(construction, construction->GetAttr("num_tables", &num_tables));
-  OP_REQUIRES(construction,
-              table_rows.size() == static_cast<size_t>(num_tables) && table_dims.size() == table_rows.size(),
-              tf::errors::InvalidArgument(num_tables, " tables have ", table_rows.size(), " table_rows and ",
-                                          table_dims.size(), " table_dims: expected one each"));
-  OP_REQUIRES(construction, feature_tables.size() == combiners.size(),
-              tf::errors::InvalidArgument("feature_tables and combiners have different lengths"));
-  for (const int32_t table : feature_tables) {
-    OP_REQUIRES(
-        construction, 0 <= table && table < static_cast<int32_t>(table_rows.size()),
-        tf::errors::InvalidArgument("feature_tables names table ", table, ", but there are ", table_rows.size()));
-  }
-}
+Executor::~Executor() { Scratches().Return(executor_.scratch); }
 
-tf::Status LookupAttributes::MakeLookup(const std::vector<rh_table>& tables, const tf::Tensor& ids,
-                                        const tf::Tensor& offsets, rh_lookup* lookup) const {
-  if (ids.dims() != 1 || offsets.dims() != 1 || offsets.NumElements() == 0) {
-    return tf::errors::InvalidArgument("ids of shape ", ids.shape().DebugString(), " and offsets of shape ",
-                                       offsets.shape().DebugString(), ": expected [N] and [F * B + 1]");
-  }
-  const int64_t num_features = static_cast<int64_t>(feature_tables.size());
-  const int64_t num_bags = offsets.NumElements() - 1;
-  if (num_features == 0 ? num_bags != 0 : num_bags % num_features != 0) {
-    return tf::errors::InvalidArgument("offsets have ", num_bags + 1,
-                                       " elements: expected F * B + 1 with F = ", num_features, " features");
-  }
-  *lookup = {};
-  lookup->tables = tables.data();
-  lookup->num_tables = static_cast<int32_t>(tables.size());
-  lookup->feature_tables = feature_tables.data();
-  lookup->combiners = combiners.data();
-  lookup->num_features = static_cast<int32_t>(num_features);
-  lookup->ids = ids.flat<int64_t>().data();
-  lookup->num_ids = ids.NumElements();
-  lookup->offsets = offsets.flat<int64_t>().data();
-  lookup->batch_size = num_features == 0 ? 0 : num_bags / num_features;
-  return tf::OkStatus();
-}
-
-std::vector<rh_table> LookupAttributes::Shapes() const {
-  std::vector<rh_table> tables;
-  // Attributes that were refused get here, too: an op's members are made before its constructor returns.
-  const size_t num_tables = std::min(table_rows.size(), table_dims.size());
-  for (size_t t = 0; t < num_tables; ++t) {
-    rh_table table = {};
-    table.num_rows = table_rows[t];
-    table.dim = table_dims[t];
-    tables.push_back(table);
-  }
-  return tables;
-}
-
-int64_t LookupAttributes::width() const {
-  return std::accumulate(feature_tables.begin(), feature_tables.end(), int64_t{0},
-                         [this](int64_t sum, int32_t table) { return sum + table_dims[table]; });
-}
-
-std::vector<rh_feature_rows> LookupAttributes::FeatureRows(float* matrix) const {
-  std::vector<rh_feature_rows> rows;
-  const int64_t stride = width();
-  for (const int32_t table : feature_tables) {
-    rows.push_back({matrix, stride});
-    matrix += table_dims[table];
-  }
-  return rows;
-}
-
-tf::Status FindVariable(tf::OpKernelContext* context, int input, tf::core::RefCountPtr<tf::Var>* variable) {
+tf::Status FindVariable(tf::OpKernelContext* context, int input, VariablePointer* variable) {
   TF_RETURN_IF_ERROR(tf::LookupResource(context, tf::HandleFromInput(context, input), variable));
-  if ((*variable)->tensor()->dtype() != tf::DT_FLOAT) {
-    return tf::errors::InvalidArgument("variable ", (*variable)->DebugString(), ": expected float32");
-  }
   // From here on nothing else aliases the variable's memory, so rows can be read and written without a copy of it.
-  return tf::EnsureSparseVariableAccess<Eigen::ThreadPoolDevice, float>(context, variable->get());
+  switch ((*variable)->tensor()->dtype()) {
+    case tf::DT_FLOAT:
+      return MakeSafe<float>(context, variable->get());
+    case tf::DT_HALF:
+      return MakeSafe<Eigen::half>(context, variable->get());
+    case tf::DT_BFLOAT16:
+      return MakeSafe<Eigen::bfloat16>(context, variable->get());
+    case tf::DT_UINT8:
+      return MakeSafe<uint8_t>(context, variable->get());
+    default:
+      return tf::errors::InvalidArgument("variable of ", (*variable)->DebugString(),
+                                         ": expected float32, float16, bfloat16 or uint8");
+  }
 }
 
-tf::Status CheckVariable(tf::Var* variable, int64_t num_rows, int64_t dim) {
-  const tf::TensorShape expected({num_rows, dim});
-  if (variable->is_initialized && variable->tensor()->shape() == expected) return tf::OkStatus();
+tf::Status CheckVariable(tf::Var* variable, int64_t num_rows, int64_t width, tf::DataType type) {
+  const tf::TensorShape expected({num_rows, width});
+  if (variable->is_initialized && variable->tensor()->shape() == expected && variable->tensor()->dtype() == type) {
+    return tf::OkStatus();
+  }
   return tf::errors::InvalidArgument("variable of ", variable->DebugString(), ": expected an initialized one of shape ",
-                                     expected.DebugString());
+                                     expected.DebugString(), " with ", tf::DataTypeString(type));
+}
+
+std::vector<tf::tf_shared_lock> LockForReading(const std::vector<VariablePointer>& variables) {
+  std::vector<tf::mutex*> mutexes;
+  for (const VariablePointer& variable : variables) mutexes.push_back(variable->mu());
+  std::sort(mutexes.begin(), mutexes.end(), std::less<>());
+  mutexes.erase(std::unique(mutexes.begin(), mutexes.end()), mutexes.end());
+  std::vector<tf::tf_shared_lock> locks;
+  locks.reserve(mutexes.size());
+  for (tf::mutex* mutex : mutexes) locks.emplace_back(*mutex);
+  return locks;
 }
 
 }  // namespace rankhouse

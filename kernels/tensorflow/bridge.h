@@ -1,4 +1,5 @@
-// Between TensorFlow and the C interface: statuses, threads and variables. The ops in this folder use only this.
+// Between TensorFlow and the C interface: statuses, threads, scratch memory and variables. The ops in this folder use
+// only this and lookup_attributes.h.
 //
 // TensorFlow's headers are included in this folder and nowhere else.
 #ifndef RANKHOUSE_TENSORFLOW_BRIDGE_H_
@@ -21,39 +22,32 @@ namespace rankhouse {
 // A bad id becomes InvalidArgument and not OutOfRange, which Keras takes for the end of the data and ends the epoch on.
 tensorflow::Status ToStatus(int status);
 
-// Runs a call's work on TensorFlow's own threads.
-rh_executor ExecutorOf(tensorflow::OpKernelContext* context);
+// How a call spreads its work: over TensorFlow's own threads, and with scratch memory that calls hand on to each other.
+// There are as many scratches as calls ever ran at the same time.
+class Executor {
+ public:
+  explicit Executor(tensorflow::OpKernelContext* context);
+  ~Executor();
+  Executor(const Executor&) = delete;
+  Executor& operator=(const Executor&) = delete;
 
-// The attributes that name what is looked up, as ops of this folder have them: num_tables, table_rows, table_dims,
-// feature_tables, combiners. Immutable after construction.
-struct LookupAttributes {
-  explicit LookupAttributes(tensorflow::OpKernelConstruction* construction);
+  const rh_executor* get() const { return &executor_; }
 
-  // The lookup of a call: `ids` [N], `offsets` [F * B + 1]. `tables` [T] must outlive it. Sets the batch size from
-  // offsets.
-  tensorflow::Status MakeLookup(const std::vector<rh_table>& tables, const tensorflow::Tensor& ids,
-                                const tensorflow::Tensor& offsets, rh_lookup* lookup) const;
-
-  // Tables with their shapes and without rows.
-  std::vector<rh_table> Shapes() const;
-
-  int64_t width() const;
-
-  // Features side by side in a matrix [B, width()].
-  std::vector<rh_feature_rows> FeatureRows(float* matrix) const;
-
-  std::vector<int64_t> table_rows;
-  std::vector<int64_t> table_dims;
-  std::vector<int32_t> feature_tables;
-  std::vector<int32_t> combiners;
+ private:
+  rh_executor executor_;
 };
 
-// Finds the variable of a resource input, and makes it safe to read and write its rows in place.
-tensorflow::Status FindVariable(tensorflow::OpKernelContext* context, int input,
-                                tensorflow::core::RefCountPtr<tensorflow::Var>* variable);
+using VariablePointer = tensorflow::core::RefCountPtr<tensorflow::Var>;
 
-// Checks that a variable holds float32 [num_rows, dim]. The caller holds the variable's lock.
-tensorflow::Status CheckVariable(tensorflow::Var* variable, int64_t num_rows, int64_t dim);
+// Finds the variable of a resource input, and makes it safe to read and write its rows in place.
+tensorflow::Status FindVariable(tensorflow::OpKernelContext* context, int input, VariablePointer* variable);
+
+// Checks that a variable holds [num_rows, width] of `type`. The caller holds the variable's lock.
+tensorflow::Status CheckVariable(tensorflow::Var* variable, int64_t num_rows, int64_t width,
+                                 tensorflow::DataType type = tensorflow::DT_FLOAT);
+
+// The variables' locks for reading: taken in the order of addresses (TensorFlow's rule), each once.
+std::vector<tensorflow::tf_shared_lock> LockForReading(const std::vector<VariablePointer>& variables);
 
 }  // namespace rankhouse
 

@@ -1,5 +1,5 @@
 // The backward of pooled lookup: one sparse gradient for each table.
-#include "tensorflow/bridge.h"
+#include "tensorflow/lookup_attributes.h"
 
 namespace rankhouse {
 namespace {
@@ -9,16 +9,13 @@ namespace tf = tensorflow;
 class PooledLookupGradientOp : public tf::OpKernel {
  public:
   explicit PooledLookupGradientOp(tf::OpKernelConstruction* construction)
-      : OpKernel(construction), attributes_(construction), tables_(attributes_.Shapes()) {}
+      : OpKernel(construction), attributes_(construction), tables_(attributes_.Tables()) {}
 
   void Compute(tf::OpKernelContext* context) override {
     const tf::Tensor& grad = context->input(0);
     rh_lookup lookup;
-    OP_REQUIRES_OK(context, attributes_.MakeLookup(tables_, context->input(1), context->input(2), &lookup));
-    const tf::TensorShape expected({lookup.batch_size, attributes_.width()});
-    OP_REQUIRES(context, grad.shape() == expected,
-                tf::errors::InvalidArgument("grad has shape ", grad.shape().DebugString(), ": expected ",
-                                            expected.DebugString()));
+    OP_REQUIRES_OK(context, attributes_.MakeLookup(tables_, context, 1, &lookup));
+    OP_REQUIRES_OK(context, attributes_.CheckGradient(grad, lookup));
 
     const size_t num_tables = tables_.size();
     std::vector<int64_t> capacity(num_tables);
@@ -32,13 +29,12 @@ class PooledLookupGradientOp : public tf::OpKernel {
                      context->allocate_temp(tf::DT_FLOAT, tf::TensorShape({capacity[t], tables_[t].dim}), &rows[t]));
       gradients[t] = {ids[t].flat<int64_t>().data(), rows[t].flat<float>().data(), capacity[t], 0};
     }
-    const rh_executor executor = ExecutorOf(context);
-    const std::vector<rh_feature_rows> rows_grad =
-        attributes_.FeatureRows(const_cast<float*>(grad.flat<float>().data()));
+    const Executor executor(context);
+    const std::vector<rh_feature_rows> grad_rows = attributes_.FeatureRows(grad.flat<float>().data());
     OP_REQUIRES_OK(context,
-                   ToStatus(rh_pooled_lookup_gradient(&lookup, rows_grad.data(), gradients.data(), &executor)));
+                   ToStatus(rh_pooled_lookup_gradient(&lookup, grad_rows.data(), gradients.data(), executor.get())));
     for (size_t t = 0; t < num_tables; ++t) {
-      // A slice shares the memory: nothing is copied.
+      // A slice shares the memory: nothing is copied, and rows that were not needed were never touched.
       context->set_output(t, ids[t].Slice(0, gradients[t].num_rows));
       context->set_output(num_tables + t, rows[t].Slice(0, gradients[t].num_rows));
     }

@@ -6,7 +6,19 @@ tf.errors.InvalidArgumentError with the library's message when the op runs; what
 ArgumentError.
 """
 
-from rankhouse.kernels.tf_ops.lookup import combine_duplicates, pooled_lookup
+from rankhouse.kernels.tf_ops.bags import Bags, from_ragged, from_sparse, join
+from rankhouse.kernels.tf_ops.lookup import PooledRows, combine_duplicates, pooled_lookup, pooled_lookup_counted
 from rankhouse.kernels.tf_ops.optimizers import apply_adagrad, apply_sgd
 
-__all__ = ["apply_adagrad", "apply_sgd", "combine_duplicates", "pooled_lookup"]
+__all__ = [
+    "Bags",
+    "PooledRows",
+    "apply_adagrad",
+    "apply_sgd",
+    "combine_duplicates",
+    "from_ragged",
+    "from_sparse",
+    "join",
+    "pooled_lookup",
+    "pooled_lookup_counted",
+]

@@ -4,9 +4,10 @@ from functools import cache
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 
 from rankhouse.kernels import library
-from rankhouse.kernels.errors import ArgumentError, LibraryError
+from rankhouse.kernels.errors import ArgumentError, LibraryError, UnsupportedError
 
 
 @cache
@@ -28,14 +29,28 @@ def ops() -> Any:
 
 
 def check_variable(variable: tf.Variable, name: str) -> None:
-    """Raises ArgumentError for a variable that the ops cannot work on."""
+    """Raises ArgumentError for a variable that the ops cannot train."""
     if variable.dtype != tf.float32 or variable.shape.rank != 2 or not variable.shape.is_fully_defined():
         raise ArgumentError(
             f"{name} ({variable.name}) is {variable.dtype.name} of shape {variable.shape}: "
             "expected float32 [rows, width]"
         )
+    check_placement(variable, name)
+
+
+def check_placement(variable: tf.Variable, name: str) -> None:
+    """Raises ArgumentError for a variable that does not lie in the main memory."""
     if "GPU" in (variable.device or ""):
         raise ArgumentError(
             f"{name} ({variable.name}) lies on {variable.device}, and these ops run on the CPU: "
             "create it under `with tf.device('CPU:0')`"
+        )
+
+
+def check_not_compiled(what: str) -> None:
+    """Raises UnsupportedError where XLA would compile the op that is about to be made, which it cannot."""
+    if GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+        raise UnsupportedError(
+            f"{what} has no XLA version, so it cannot run inside tf.function(jit_compile=True) or a model compiled "
+            "with jit_compile=True: leave jit_compile off there, and set it on a function of the dense layers alone"
         )

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from rankhouse.kernels import arrays, tf_ops
 from rankhouse.kernels.errors import ArgumentError
+from rankhouse.kernels.tf_ops.native import ops
 from tests.kernels.batches import BAD_IDS, Batch, bad_id_message, batches, make_batch, with_bad_id
 
 PROPERTY = settings(deadline=None, max_examples=40, derandomize=True)
@@ -139,10 +140,10 @@ def test_bad_ids_are_named(bad_id: int, in_function: bool) -> None:
 @pytest.mark.parametrize(
     ("ids", "offsets", "message"),
     [
-        ([0, 1], [0, 1, 2], "offsets have 3 elements: expected F . B . 1 with F = 3 features"),
+        ([0, 1], [0, 1, 2], "offsets of shape .3. have 3 elements: expected F . B . 1 with F = 3 features"),
         ([0, 1], [0, 1, 2, 9], "offsets run from 0 to 9: expected 0 to the number of ids, 2"),
         ([0, 1], [0, 2, 1, 2], "offsets of feature 1 run from 2 to 1"),
-        ([[0, 1]], [0, 1, 2, 2], "expected .N. and .F . B . 1."),
+        ([[0, 1]], [0, 1, 2, 2], "ids have shape .1,2.: expected .N."),
     ],
 )
 def test_wrong_offsets_are_refused(ids: Any, offsets: Any, message: str) -> None:
@@ -250,18 +251,44 @@ def test_adagrad_refuses_an_accumulator_of_another_shape() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"table_rows": [5, 5]}, "1 tables have 2 table_rows and 1 table_dims: expected one each"),
+        ({"table_rows": [5, 5]}, "1 tables have 2 table_rows, 1 table_dims, .*: expected one each"),
         ({"table_dims": []}, "table"),
-        ({"combiners": []}, "feature_tables and combiners have different lengths"),
+        ({"table_dims": [0]}, "expected a width of 1 to"),
+        ({"table_dims": [-4]}, "expected a width of 1 to"),
+        ({"table_dims": [2**31]}, "expected a width of 1 to"),
+        ({"hotness": [-1], "combiners": [3]}, "expected a width of 1 to"),
+        ({"hotness": [2]}, "expected a multiple of the 2 that hotness gives"),
+        ({"hotness": []}, "feature_tables.* have different lengths"),
+        ({"offsets": [tf.constant([0, 1], tf.int64)] * 2}, "not exactly one of offsets and hotness"),
+        ({"weights": [tf.ones(1)] * 2}, "more than one of weights"),
+        ({"weights": [tf.ones(2)]}, "weights have shape .2.: expected one for each of the ids, .1."),
+        ({"table_types": [4]}, "table 0 has row type 4"),
+        ({"out_of_range": [4]}, "table 0 has out_of_range 4"),
+        ({"oov_rows": [5], "out_of_range": [3]}, "table 0 has oov_row 5"),
+        ({"weighting": 2}, "weighting is 2"),
+        ({"combiners": []}, "feature_tables.* have different lengths"),
         ({"feature_tables": [1]}, "feature_tables names table 1, but there are 1"),
         ({"feature_tables": [-1]}, "feature_tables names table -1, but there are 1"),
     ],
 )
 def test_attributes_that_contradict_each_other_are_refused(changes: dict[str, list[int]], message: str) -> None:
     """As a saved graph might hold them: the functions of tf_ops cannot make such."""
-    attributes = {"table_rows": [5], "table_dims": [4], "feature_tables": [0], "combiners": [0]} | changes
-    batch = {"ids": tf.constant([0], tf.int64), "offsets": tf.constant([0, 1], tf.int64)}
+    attributes = {
+        "table_rows": [5],
+        "table_dims": [4],
+        "table_types": [0],
+        "out_of_range": [0],
+        "oov_rows": [0],
+        "feature_tables": [0],
+        "combiners": [0],
+        "hotness": [1],
+        "weighting": 0,
+        "weights": [],
+        "offsets": [],
+    } | changes
+    ids = tf.constant([0], tf.int64)
+    table = tf.Variable(tf.zeros((5, 4))).handle
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-        tf_ops._ops().rankhouse_pooled_lookup(tables=[tf.Variable(tf.zeros((5, 4))).handle], **batch, **attributes)
+        ops().rankhouse_pooled_lookup(tables=[table], ids=ids, **attributes)
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-        tf_ops._ops().rankhouse_pooled_lookup_gradient(grad=tf.zeros((1, 4)), num_tables=1, **batch, **attributes)
+        ops().rankhouse_pooled_lookup_gradient(grad=tf.zeros((1, 4)), num_tables=1, ids=ids, **attributes)
