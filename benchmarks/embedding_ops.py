@@ -20,10 +20,12 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from benchmarks.support.embedding.cells import Cell, every_cell, quick_cells
-from benchmarks.support.embedding.peers import peers_python, peers_versions
-from benchmarks.support.embedding.report import Sheet, aims_sheet, notes, sheets
-from benchmarks.support.embedding.turns import Figure, Kind, Turns
+from benchmarks.support.embedding.report import aims_sheet, notes, sheets
+from benchmarks.support.embedding.turns import Kind, Turns
 from benchmarks.support.machine import describe_machine
+from benchmarks.support.peers import peers_python, peers_versions
+from benchmarks.support.process import Figure
+from benchmarks.support.sheet import report
 from rankhouse.training.launch import ALLOCATOR
 
 KINDS = (Kind("native"), Kind("torch"), Kind("tensorflow"))
@@ -55,8 +57,8 @@ def main() -> None:
     console = Console()
     if "torch" in options.processes:
         peers_python()
-    figures: list[Figure] = []
-    tuned: list[Figure] = []
+    figures: list[Figure[Cell]] = []
+    tuned: list[Figure[Cell]] = []
     try:
         with _progress(console) as progress:
             cells = quick_cells() if options.quick else every_cell()
@@ -68,14 +70,15 @@ def main() -> None:
     found = sheets(figures, "As they come")
     found += sheets(tuned, "Peers with our allocator settings")
     found.append(aims_sheet(figures))
-    report(console, found, notes(figures), options.output)
+    machine = f"{describe_machine()}; {peers_versions()}"
+    report(console, [machine, EXPLANATION], found, notes(figures), options.output)
 
 
 def measure(
     options: argparse.Namespace,
     kinds: tuple[Kind, ...],
     cells: list[Cell],
-    figures: list[Figure],
+    figures: list[Figure[Cell]],
     progress: Callable[[str], None],
 ) -> None:
     """Measures cells at all numbers of threads into `figures`."""
@@ -88,22 +91,6 @@ def measure(
             kinds, num_threads=threads, rounds=rounds, seconds=options.seconds, figures=figures, progress=progress
         ) as turns:
             turns.measure(cells)
-
-
-def report(console: Console, found: list[Sheet], remarks: list[str], output: Path | None) -> None:
-    """Prints the sheets, and writes them where a file is asked for."""
-    machine = f"{describe_machine()}; {peers_versions()}"
-    for line in (machine, EXPLANATION):
-        console.print(line, highlight=False)
-    # Wide tables are better scrolled than squeezed.
-    wide = Console(width=max(console.width, 240))
-    for sheet in found:
-        wide.print(sheet.rich())
-    for remark in remarks:
-        console.print(remark, highlight=False)
-    if output:
-        text = "\n\n".join([machine, EXPLANATION, *(sheet.markdown() for sheet in found), *remarks])
-        output.write_text(text + "\n")
 
 
 def _chosen(options: argparse.Namespace, cells: Iterator[Cell]) -> list[Cell]:

@@ -11,8 +11,6 @@ from benchmarks.support.embedding.cells import Cell, TableShape
 # The same in all frameworks.
 LEARNING_RATE, EPSILON, FIRST_ACCUMULATOR = 0.05, 1e-7, 0.1
 NUM_COMPARED = 256
-# A call that takes longer is timed once.
-SLOW_SECONDS = 1.0
 
 
 @dataclass(frozen=True)

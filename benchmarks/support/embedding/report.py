@@ -5,11 +5,9 @@ from dataclasses import dataclass
 from math import isnan
 from statistics import median
 
-from rich import box
-from rich.table import Table
-
 from benchmarks.support.embedding.cells import Cell
-from benchmarks.support.embedding.turns import Figure
+from benchmarks.support.process import Figure
+from benchmarks.support.sheet import Sheet
 
 ADAGRAD, ROW_WISE = "Rankhouse Adagrad", "Rankhouse row-wise"
 # What a candidate's ratio is to.
@@ -45,30 +43,7 @@ AIMS = (
 )
 
 
-@dataclass(frozen=True)
-class Sheet:
-    """A table of text, before it is drawn."""
-
-    title: str
-    columns: Sequence[str]
-    lines: Sequence[Sequence[str]]
-
-    def rich(self) -> Table:
-        """Returns it for the terminal."""
-        table = Table(title=self.title, box=box.SIMPLE, padding=(0, 1))
-        for column in self.columns:
-            table.add_column(column, justify="right")
-        for line in self.lines:
-            table.add_row(*line)
-        return table
-
-    def markdown(self) -> str:
-        """Returns it as markdown."""
-        lines = [self.columns, ["---"] * len(self.columns), *self.lines]
-        return f"### {self.title}\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-def sheets(figures: Sequence[Figure], title: str) -> list[Sheet]:
+def sheets(figures: Sequence[Figure[Cell]], title: str) -> list[Sheet]:
     """Returns one sheet of milliseconds for the lookups and one for training."""
     found = []
     for training, what in ((False, "forward"), (True, "forward, backward and optimizer step")):
@@ -78,7 +53,7 @@ def sheets(figures: Sequence[Figure], title: str) -> list[Sheet]:
     return found
 
 
-def _milliseconds(figures: Sequence[Figure], title: str, ours: str, ours_of: dict[str, str]) -> Sheet:
+def _milliseconds(figures: Sequence[Figure[Cell]], title: str, ours: str, ours_of: dict[str, str]) -> Sheet:
     candidates = list(dict.fromkeys(figure.candidate for figure in figures))
     lines = []
     for (cell, threads), by_name in _by_cell(figures).items():
@@ -90,8 +65,8 @@ def _milliseconds(figures: Sequence[Figure], title: str, ours: str, ours_of: dic
     return Sheet(title, [*CELL_COLUMNS, *candidates], lines)
 
 
-def _by_cell(figures: Sequence[Figure]) -> dict[tuple[Cell, int], dict[str, Figure]]:
-    found: dict[tuple[Cell, int], dict[str, Figure]] = {}
+def _by_cell(figures: Sequence[Figure[Cell]]) -> dict[tuple[Cell, int], dict[str, Figure[Cell]]]:
+    found: dict[tuple[Cell, int], dict[str, Figure[Cell]]] = {}
     for figure in figures:
         found.setdefault((figure.cell, figure.threads), {})[figure.candidate] = figure
     return found
@@ -104,17 +79,14 @@ def _cell_columns(cell: Cell, threads: int) -> list[str]:
     return [str(number) for number in numbers]
 
 
-def _entry(figure: Figure | None, ours: Figure | None) -> str:
+def _entry(figure: Figure[Cell] | None, ours: Figure[Cell] | None) -> str:
     if figure is None:
         return "-"
-    if isnan(figure.milliseconds):
-        return "wrong"
-    once = "*" if len(figure.calls) == 1 and len(figure.calls[0]) == 1 else ""
-    text = f"{figure.milliseconds:.3g}{once}" if figure.milliseconds < 100 else f"{figure.milliseconds:.0f}{once}"
-    return text if ours is None or ours is figure else f"{text} ({figure.milliseconds / ours.milliseconds:.2f})"
+    known = ours is not None and ours is not figure and figure.calls and ours.calls
+    return f"{figure.text} ({figure.milliseconds / ours.milliseconds:.2f})" if known else figure.text
 
 
-def aims_sheet(figures: Sequence[Figure]) -> Sheet:
+def aims_sheet(figures: Sequence[Figure[Cell]]) -> Sheet:
     """Returns how many cells meet each aim, by threads."""
     lines = []
     by_cell = _by_cell(figures)
@@ -140,7 +112,7 @@ def aims_sheet(figures: Sequence[Figure]) -> Sheet:
     return Sheet("Aims: the peer's time divided by ours", columns, lines)
 
 
-def notes(figures: Sequence[Figure]) -> list[str]:
+def notes(figures: Sequence[Figure[Cell]]) -> list[str]:
     """Returns what candidates say of themselves, once for each candidate and text."""
     found: dict[str, dict[str, None]] = {}
     for figure in figures:

@@ -1,43 +1,17 @@
-"""One process of the benchmark: has the candidates of one framework, and does what it is told on its standard input.
+"""One process of the benchmark: has the candidates of one framework.
 
-    python -m benchmarks.support.embedding.worker KIND THREADS
-
-A command is a line of JSON and so is its answer, {"error": ...} where it failed. What frameworks print goes to standard
-error.
+python -m benchmarks.support.embedding.worker KIND THREADS
 """
 
-import json
-import os
 import sys
-import time
-import traceback
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.support.embedding.candidate import SLOW_SECONDS, Candidate, Candidates, compared_rows, touched_rows
+from benchmarks.support.commands import serve, time_calls
+from benchmarks.support.embedding.candidate import Candidate, Candidates, compared_rows, touched_rows
 from benchmarks.support.embedding.cells import Cell, TableShape
-
-# A candidate's calls before it is timed; fewer where one takes as long as the timing should.
-WARMUP_CALLS = 3
-# Threads of the candidate before may still spin.
-REST_SECONDS = 0.01
-
-
-def main() -> None:
-    """Answers commands until standard input ends."""
-    kind, num_threads = sys.argv[1], int(sys.argv[2])
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)
-    worker = Worker(kind, num_threads)
-    for line in sys.stdin:
-        command = json.loads(line)
-        try:
-            answer = getattr(worker, command.pop("do"))(**command)
-        except Exception:
-            answer = {"error": traceback.format_exc()}
-        answers.write(json.dumps(answer) + "\n")
 
 
 class Worker:
@@ -75,24 +49,8 @@ class Worker:
         return {}
 
     def time(self, candidate: int, seconds: float) -> dict[str, Any]:
-        """Times calls for about so long, and at least one; a call that takes over SLOW_SECONDS, once."""
-        run, num_batches = self._made[candidate].run, self._cell.num_batches
-        time.sleep(REST_SECONDS)
-        for batch in range(WARMUP_CALLS):
-            start = time.perf_counter()
-            run(batch % num_batches)
-            took = time.perf_counter() - start
-            if took > SLOW_SECONDS:
-                return {"seconds": [took]}
-            if took > seconds:
-                break
-        taken: list[float] = []
-        while sum(taken) < seconds:
-            batch = (WARMUP_CALLS + len(taken)) % num_batches
-            start = time.perf_counter()
-            run(batch)
-            taken.append(time.perf_counter() - start)
-        return {"seconds": taken}
+        """Times a candidate."""
+        return {"seconds": time_calls(self._made[candidate].run, self._cell.num_batches, seconds)}
 
 
 def _candidates(kind: str, num_threads: int) -> Candidates:
@@ -111,4 +69,4 @@ def _candidates(kind: str, num_threads: int) -> Candidates:
 
 
 if __name__ == "__main__":
-    main()
+    serve(lambda: Worker(sys.argv[1], int(sys.argv[2])))

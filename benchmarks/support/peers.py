@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-CHECKOUT = Path(__file__).parents[3]
+CHECKOUT = Path(__file__).parents[2]
 ENVIRONMENT = CHECKOUT / "build" / "peers"
 REQUIREMENTS = Path(__file__).with_name("peers.txt")
 INSTALLED = ENVIRONMENT / "installed.txt"
