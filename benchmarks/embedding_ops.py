@@ -37,7 +37,7 @@ EXPLANATION = (
     "and outputs made once. Peers have what their framework gives; in the tables `with our allocator settings` what "
     "`rankhouse train` sets: huge pages, freed blocks kept. FBGEMM runs without its check of ids. All bags of a batch "
     "have one size, which Rankhouse is told; in the column `offsets` it is not. "
-    "* one call only, because it takes over a second."
+    "* one call only."
 )
 
 

@@ -23,7 +23,11 @@ CellType = TypeVar("CellType")
 
 
 class ProcessError(Exception):
-    """A process of a benchmark failed; the message is its own."""
+    """A process of a benchmark ended or does not answer."""
+
+
+class CommandError(ProcessError):
+    """A process could not do what it was told, and goes on; the message is its own."""
 
 
 @dataclass
@@ -45,7 +49,7 @@ class Figure(Generic[CellType]):
     def text(self) -> str:
         """The milliseconds to three digits, with * where it is one call's."""
         if not self.calls:
-            return "wrong"
+            return "see below"
         digits = f"{self.milliseconds:.3g}" if self.milliseconds < 100 else f"{self.milliseconds:.0f}"
         return digits + ("*" if sum(map(len, self.calls)) == 1 else "")
 
@@ -75,7 +79,8 @@ class Process:
         """Sends a command and waits for its answer.
 
         Raises:
-            ProcessError: It failed, or gave no answer in time.
+            CommandError: It could not do it.
+            ProcessError: It ended, or gave no answer in time.
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -90,7 +95,7 @@ class Process:
             raise ProcessError(f"the {self.kind} process gave no answer to {do!r}; its messages are above")
         answer = json.loads(line)
         if "error" in answer:
-            raise ProcessError(f"the {self.kind} process failed in {do!r}:\n{answer['error']}")
+            raise CommandError(f"the {self.kind} process failed in {do!r}:\n{answer['error']}")
         return dict(answer)
 
     def time(self, number: int, figure: Figure[Any], seconds: float) -> None:
@@ -99,9 +104,13 @@ class Process:
             figure.calls.append(self.ask("time", candidate=number, seconds=seconds)["seconds"])
 
     def agrees(self, number: int, figure: Figure[Any], expected: Path) -> bool:
-        """Compares what a candidate computes with a file, made by the first that comes; notes a difference."""
+        """Compares what a candidate computes with a file, made by the first that comes; notes what is wrong."""
         path = expected.with_name("result.npy")
-        self.ask("result", candidate=number, path=str(path))
+        try:
+            self.ask("result", candidate=number, path=str(path))
+        except CommandError as exc:
+            figure.note = f"fails: {str(exc).splitlines()[-1]}"
+            return False
         result = np.load(path).astype(np.float64)
         if not expected.exists():
             np.save(expected, result)
@@ -113,6 +122,12 @@ class Process:
         if not error <= TOLERANCE:
             figure.note = f"computes something else: relative error {error:.1e}"
         return error <= TOLERANCE
+
+    def __enter__(self) -> "Process":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
 
     def end(self) -> None:
         """Ends the process."""
