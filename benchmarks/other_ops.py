@@ -4,12 +4,14 @@
     python -m benchmarks.other_ops --filter unique
 
 As embedding_ops: processes take turns, what they compute is compared first, medians over rounds. vocabulary-observe is
-in steady state, every key known; tf.lookup and dict count keys there, ours also notes when each was last seen. Backward
-of the interaction is with its forward. TensorFlow's and ours sort keys or not: tf.unique keeps the order of first sight.
+in steady state, most keys known; tf.lookup and dict count keys there, ours also notes when each was last seen. The
+backward of the interaction comes with its forward. tf.unique gives keys in the order of their first sight, the others
+sorted.
 """
 
 import argparse
 import tempfile
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
@@ -42,13 +44,10 @@ def main() -> None:
     cases = [case for case in every_case() if words <= set(case.label.split())]
     lines = []
     for threads in options.threads:
-        processes = [Process(WORKER, kind, threads, {}) for kind in KINDS]
-        for case in track(
-            cases, f"{threads} threads", console=console, transient=True, disable=not console.is_terminal
-        ):
-            lines += measure(processes, case, threads, options)
-        for process in processes:
-            process.end()
+        with ExitStack() as stack:
+            processes = [stack.enter_context(Process(WORKER, kind, threads, {})) for kind in KINDS]
+            for case in track(cases, "measuring", console=console, transient=True, disable=not console.is_terminal):
+                lines += measure(processes, case, threads, options)
     machine = f"{describe_machine()}; {peers_versions()}"
     columns = ["operation", "threads", "candidate", "ms", "times Rankhouse's"]
     report(console, [machine], [Sheet("Other operations", columns, lines)], [], options.output)
@@ -70,7 +69,7 @@ def measure(processes: list[Process], case: Case, threads: int, options: argpars
     return [
         [
             *(case.label, str(threads), figure.candidate, figure.text),
-            f"{figure.milliseconds / ours.milliseconds:.2f}" if figure.calls else figure.note,
+            f"{figure.milliseconds / ours.milliseconds:.2f}" if figure.calls and ours.calls else figure.note,
         ]
         for figure in figures
     ]
