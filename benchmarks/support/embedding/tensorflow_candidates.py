@@ -23,6 +23,7 @@ from benchmarks.support.embedding.candidate import (
 )
 from benchmarks.support.embedding.cells import Cell, Pattern, TableShape
 from rankhouse.kernels import tf_ops
+from rankhouse.kernels.bags import FixedHotness
 
 ROWS_AT_ONCE = 100_000
 # Both lookups that Keras' users write; the faster one is measured.
@@ -62,13 +63,14 @@ class TensorflowCandidates:
 
     def make(self, cell: Cell, ids: np.ndarray, gradient: np.ndarray) -> list[Candidate]:
         """Returns the candidates for a cell."""
-        num_tables, batch_size, hotness = cell.tables.num_tables, cell.batch_size, cell.hotness
-        self._bag_shape = (batch_size, hotness)
+        self._bag_shape = (cell.batch_size, cell.hotness)
         self._pairs = tf.constant(np.indices(self._bag_shape).reshape(2, -1).T)
-        offsets = tf.range(0, (num_tables * batch_size + 1) * hotness, hotness, dtype=tf.int64)
         matrices = [[tf.constant(feature) for feature in batch] for batch in ids]
-        flat = [tf.constant(batch.reshape(-1)) for batch in ids]
-        self._inputs = {"gather": matrices, "sparse": matrices, "ours": [(batch, offsets) for batch in flat]}
+        self._inputs = {
+            "gather": matrices,
+            "sparse": matrices,
+            "ours": [tf.constant(batch.reshape(-1)) for batch in ids],
+        }
         self._lookups = {"gather": self._gather, "sparse": self._lookup_sparse, "ours": self._pooled_lookup}
         self._gradient = tf.constant(gradient)
         return self._training() if cell.tables.training else self._forward(cell)
@@ -87,9 +89,12 @@ class TensorflowCandidates:
             ]
         )
 
-    def _pooled_lookup(self, ids: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
+    def _pooled_lookup(self, ids: tf.Tensor) -> tf.Tensor:
         num_tables = len(self._rows)
-        return tf_ops.pooled_lookup(self._rows, *ids, feature_tables=range(num_tables), combiners=["sum"] * num_tables)
+        bags = FixedHotness((self._bag_shape[1],) * num_tables)
+        return tf_ops.pooled_lookup(
+            self._rows, ids, bags, feature_tables=range(num_tables), combiners=["sum"] * num_tables
+        )
 
     # -- Lookup
 
