@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankhouse.kernels import library
+from rankhouse.kernels.arguments import check_array, executor_of
 from rankhouse.kernels.bags import FixedHotness, SparseGradient
 from rankhouse.kernels.errors import ArgumentError
 
@@ -47,18 +48,18 @@ def pooled_lookup(
         ArgumentError: An array has another dtype, shape or layout than said here, or the offsets do not fit the ids.
     """
     for t, table in enumerate(tables):
-        _check_array(table, f"table {t}", np.float32, 2)
+        check_array(table, f"table {t}", np.float32, 2)
     shapes = [_Shape(table.shape[0], table.shape[1], table.ctypes.data) for table in tables]
     request = _Request(shapes, ids, offsets, feature_tables, combiners)
     shape = (request.batch_size, request.width)
     if out is None:
         out = np.empty(shape, np.float32)
     else:
-        _check_array(out, "out", np.float32, 2)
+        check_array(out, "out", np.float32, 2)
         if out.shape != shape or not out.flags.writeable:
             raise ArgumentError(f"out has shape {out.shape}: expected a writeable array of shape {shape}")
     rows = request.feature_rows(out)
-    library.check(library.load().rh_pooled_lookup(request.lookup, rows, None, _executor(num_threads)))
+    library.check(library.load().rh_pooled_lookup(request.lookup, rows, None, executor_of(num_threads)))
     return out
 
 
@@ -88,7 +89,7 @@ def pooled_lookup_gradient(
         ArgumentError: An array has another dtype, shape or layout than said here, or the offsets do not fit the ids.
     """
     request = _Request([_Shape(*shape) for shape in tables_shape], ids, offsets, feature_tables, combiners)
-    _check_array(grad, "grad", np.float32, 2)
+    check_array(grad, "grad", np.float32, 2)
     if grad.shape != (request.batch_size, request.width):
         raise ArgumentError(f"grad has shape {grad.shape}: expected {(request.batch_size, request.width)}")
     kernels = library.load()
@@ -102,7 +103,7 @@ def pooled_lookup_gradient(
         *(library.SparseGradientBuffer(g.ids.ctypes.data, g.rows.ctypes.data, len(g.ids)) for g in gradients)
     )
     rows = request.feature_rows(grad)
-    library.check(kernels.rh_pooled_lookup_gradient(request.lookup, rows, buffers, _executor(num_threads)))
+    library.check(kernels.rh_pooled_lookup_gradient(request.lookup, rows, buffers, executor_of(num_threads)))
     return [
         SparseGradient(ids=gradient.ids[: buffer.num_rows], rows=gradient.rows[: buffer.num_rows])
         for gradient, buffer in zip(gradients, buffers, strict=True)
@@ -116,7 +117,7 @@ def combine_duplicates(ids: NDArray[np.int64], rows: NDArray[np.float32], *, num
         IdOutOfRangeError: An id is not in [0, num_rows).
         ArgumentError: ids and rows do not fit each other.
     """
-    _check_array(rows, "rows", np.float32, 2)
+    check_array(rows, "rows", np.float32, 2)
     (combined,) = pooled_lookup_gradient(
         rows,
         ids,
@@ -126,37 +127,6 @@ def combine_duplicates(ids: NDArray[np.int64], rows: NDArray[np.float32], *, num
         combiners=["sum"],
     )
     return combined
-
-
-def apply_sgd(table: NDArray[np.float32], gradient: SparseGradient, *, learning_rate: float) -> None:
-    """Updates the touched rows of `table` [R, D] in place: row -= learning_rate * gradient.
-
-    Raises:
-        IdOutOfRangeError: An id is not a row of the table; the table is unchanged.
-        ArgumentError: The ids do not increase, or an array has another dtype, shape or layout than expected.
-    """
-    optimizer = library.Optimizer(rule=library.RULES["sgd"], learning_rate=learning_rate)
-    library.check(library.load().rh_apply(_update(table, None, gradient, optimizer), 1, None))
-
-
-def apply_adagrad(
-    table: NDArray[np.float32],
-    accumulator: NDArray[np.float32],
-    gradient: SparseGradient,
-    *,
-    learning_rate: float,
-    epsilon: float = 1e-7,
-) -> None:
-    """Updates the touched rows of `table` [R, D] and `accumulator` [R, D] in place.
-
-    accumulator += gradient^2; row -= learning_rate * gradient / (sqrt(accumulator) + epsilon).
-
-    Raises:
-        IdOutOfRangeError: An id is not a row of the table; both arrays are unchanged.
-        ArgumentError: The ids do not increase, or an array has another dtype, shape or layout than expected.
-    """
-    optimizer = library.Optimizer(rule=library.RULES["adagrad"], learning_rate=learning_rate, epsilon=epsilon)
-    library.check(library.load().rh_apply(_update(table, accumulator, gradient, optimizer), 1, None))
 
 
 @dataclass(frozen=True)
@@ -179,7 +149,7 @@ class _Request:
     ) -> None:
         num_features = len(feature_tables)
         _check_features(len(tables), feature_tables, combiners)
-        _check_array(ids, "ids", np.int64, 1)
+        check_array(ids, "ids", np.int64, 1)
         int32s = ctypes.c_int32 * num_features
         self._keep_alive = (ids, offsets)
         self._dims = [tables[t].dim for t in feature_tables]
@@ -222,7 +192,7 @@ def _check_features(num_tables: int, feature_tables: Sequence[int], combiners: S
 
 
 def _batch_size_of_offsets(offsets: NDArray[np.int64], num_features: int) -> int:
-    _check_array(offsets, "offsets", np.int64, 1)
+    check_array(offsets, "offsets", np.int64, 1)
     num_bags = len(offsets) - 1
     if num_bags < 0 or (num_bags % num_features if num_features else num_bags):
         raise ArgumentError(
@@ -239,53 +209,3 @@ def _batch_size_of_hotness(hotness: FixedHotness, num_ids: int, num_features: in
             "each feature, with a sum above 0 that divides the number of ids"
         )
     return num_ids // per_sample
-
-
-def _check_array(array: NDArray[Any], name: str, dtype: type, ndim: int) -> None:
-    if not isinstance(array, np.ndarray):
-        raise ArgumentError(f"{name} is a {type(array).__name__}: expected a NumPy array")
-    if array.dtype != dtype or array.ndim != ndim:
-        raise ArgumentError(
-            f"{name} is {array.dtype} of shape {array.shape}: expected {np.dtype(dtype)} with {ndim} dimension(s)"
-        )
-    if not (array.flags.c_contiguous and array.flags.aligned):
-        raise ArgumentError(f"{name} is not contiguous: pass np.ascontiguousarray({name})")
-
-
-def _update(
-    table: NDArray[np.float32],
-    accumulator: NDArray[np.float32] | None,
-    gradient: SparseGradient,
-    optimizer: library.Optimizer,
-) -> library.Update:
-    _check_array(gradient.ids, "gradient.ids", np.int64, 1)
-    _check_array(gradient.rows, "gradient.rows", np.float32, 2)
-    for name, array in (("table", table), ("accumulator", accumulator)):
-        if array is None:
-            continue
-        _check_array(array, name, np.float32, 2)
-        if array.shape != table.shape or not array.flags.writeable:
-            raise ArgumentError(f"{name} has shape {array.shape}: expected a writeable array of shape {table.shape}")
-    if gradient.rows.shape != (len(gradient.ids), table.shape[1]):
-        raise ArgumentError(
-            f"gradient has {len(gradient.ids)} ids and rows of shape {gradient.rows.shape}: "
-            f"expected {(len(gradient.ids), table.shape[1])}, as wide as the table"
-        )
-    trained = library.TrainedTable(rows=table.ctypes.data, num_rows=table.shape[0], dim=table.shape[1])
-    if accumulator is not None:
-        trained.slots[0] = accumulator.ctypes.data
-    return library.Update(
-        table=trained,
-        optimizer=ctypes.pointer(optimizer),
-        ids=gradient.ids.ctypes.data,
-        gradient=gradient.rows.ctypes.data,
-        num_ids=len(gradient.ids),
-    )
-
-
-def _executor(num_threads: int | None) -> library.Executor | None:
-    if num_threads is None:
-        return None
-    if num_threads < 1:
-        raise ArgumentError(f"num_threads is {num_threads}: expected at least 1, or None for all processors")
-    return library.Executor(num_threads=num_threads)

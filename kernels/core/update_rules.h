@@ -104,9 +104,10 @@ inline UpdateConstants MakeUpdateConstants(const rh_optimizer& optimizer) {
   return c;
 }
 
-// What a rule is given for g, from the gradient and the weight before DecayWeight.
-RH_RULE float PrepareGradient(const UpdateConstants& c, float gradient, float w) {
-  const float g = c.gradient_scale * gradient;
+// What a rule is given for g, from the gradient and the weight before DecayWeight. T is float, or several of them.
+template <typename T>
+RH_RULE T PrepareGradient(const UpdateConstants& c, const T& gradient, const T& w) {
+  const T g = c.gradient_scale * gradient;
   return c.l2_decay != 0.0f ? g + c.l2_decay * w : g;
 }
 
@@ -146,9 +147,10 @@ struct RowwiseAdagradRule {
 
   // sums [16] is overwritten. On a GPU do the same among lanes.
   RH_RULE static float Mean(float* sums, int64_t dim) {
-    for (int width = kNumSums / 2; width > 0; width /= 2) {
-      for (int l = 0; l < width; ++l) sums[l] += sums[l + width];
-    }
+    for (int l = 0; l < 8; ++l) sums[l] += sums[l + 8];
+    for (int l = 0; l < 4; ++l) sums[l] += sums[l + 4];
+    for (int l = 0; l < 2; ++l) sums[l] += sums[l + 2];
+    sums[0] += sums[1];
     return sums[0] / static_cast<float>(dim);
   }
   // Moves the row's slot, and returns what each g is multiplied with.

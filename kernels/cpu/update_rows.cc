@@ -50,13 +50,18 @@ RH_INLINE void StepRow(const UpdateConstants& c, const float* gradient, const Tr
   if (d < dim) StepColumns<Rule, kTouched>(c, gradient, row, d, dim - d);
 }
 
-// Adds the squares of n columns from `first` on to the first n sums.
-RH_INLINE void AddSquares(const UpdateConstants& c, const float* __restrict gradient, const float* __restrict w,
-                          int64_t n, float* __restrict sums) {
-  for (int64_t l = 0; l < n; ++l) {
-    const float g = PrepareGradient(c, gradient[l], w[l]);
-    sums[l] += g * g;
+// A block of columns as one value: partial sums of it stay in a register.
+typedef float Lanes __attribute__((vector_size(kBlock * sizeof(float))));
+
+// The rest of a row is filled up with zeros, which change no sum.
+RH_INLINE Lanes LoadLanes(const float* from, int64_t n) {
+  Lanes lanes = {};
+  if (n >= kBlock) {
+    __builtin_memcpy(&lanes, from, sizeof(lanes));
+  } else {
+    __builtin_memcpy(&lanes, from, n * sizeof(float));
   }
+  return lanes;
 }
 
 RH_INLINE void ScaleColumns(const UpdateConstants& c, float factor, const float* __restrict gradient,
@@ -72,10 +77,14 @@ RH_INLINE void ScaleColumns(const UpdateConstants& c, float factor, const float*
 
 RH_INLINE void StepRowwise(const UpdateConstants& c, const float* gradient, float* w, float* slot, int64_t dim) {
   static_assert(kBlock == RowwiseAdagradRule::kNumSums, "a block adds to every sum once");
-  float sums[kBlock] = {};
+  Lanes lanes = {};
   int64_t d = 0;
-  for (; d + kBlock <= dim; d += kBlock) AddSquares(c, gradient + d, w + d, kBlock, sums);
-  if (d < dim) AddSquares(c, gradient + d, w + d, dim - d, sums);
+  for (; d < dim; d += kBlock) {
+    const Lanes g = PrepareGradient(c, LoadLanes(gradient + d, dim - d), LoadLanes(w + d, dim - d));
+    lanes += g * g;
+  }
+  float sums[kBlock];
+  __builtin_memcpy(sums, &lanes, sizeof(sums));
   const float factor = RowwiseAdagradRule::StepSlot(c, RowwiseAdagradRule::Mean(sums, dim), *slot);
   d = 0;
   for (; d + kBlock <= dim; d += kBlock) ScaleColumns(c, factor, gradient + d, w + d, kBlock);

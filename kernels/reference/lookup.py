@@ -63,25 +63,6 @@ def pooled_lookup_gradient(
     ]
 
 
-def apply_sgd(table: NDArray[np.float32], gradient: SparseGradient, *, learning_rate: float) -> None:
-    """Updates the touched rows in place; see `rankhouse.kernels.arrays.apply_sgd`."""
-    table[gradient.ids] -= np.float32(learning_rate) * gradient.rows
-
-
-def apply_adagrad(
-    table: NDArray[np.float32],
-    accumulator: NDArray[np.float32],
-    gradient: SparseGradient,
-    *,
-    learning_rate: float,
-    epsilon: float = 1e-7,
-) -> None:
-    """Updates the touched rows in place; see `rankhouse.kernels.arrays.apply_adagrad`."""
-    accumulator[gradient.ids] += gradient.rows**2
-    step = np.float32(learning_rate) * gradient.rows / (np.sqrt(accumulator[gradient.ids]) + np.float32(epsilon))
-    table[gradient.ids] -= step
-
-
 def _columns(dims: Sequence[int]) -> list[int]:
     return [0, *np.cumsum(dims, dtype=np.int64).tolist()]
 

@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -199,80 +198,9 @@ def test_gradient_refuses_a_grad_of_another_shape() -> None:
         )
 
 
-def updates() -> list[tuple[tuple[int, int], SparseGradient]]:
-    rng = np.random.default_rng(5)
-    cases = []
-    for num_rows, dim, num_ids in [(10, 16, 4), (7, 5, 7), (3, 1, 0), (0, 4, 0), (5000, 33, 2500)]:
-        ids = np.sort(rng.permutation(num_rows)[:num_ids]).astype(np.int64)
-        gradient = SparseGradient(ids, rng.standard_normal((num_ids, dim)).astype(np.float32))
-        cases.append(((num_rows, dim), gradient))
-    return cases
-
-
-@pytest.mark.parametrize(("shape", "gradient"), updates())
-def test_optimizers_equal_the_reference_and_touch_no_other_row(
-    shape: tuple[int, int], gradient: SparseGradient
-) -> None:
-    table = np.random.default_rng(6).standard_normal(shape).astype(np.float32)
-    ours, theirs = table.copy(), table.copy()
-    arrays.apply_sgd(ours, gradient, learning_rate=0.3)
-    reference.apply_sgd(theirs, gradient, learning_rate=0.3)
-    np.testing.assert_array_equal(ours, theirs)
-
-    ours, theirs = table.copy(), table.copy()
-    our_sums, their_sums = np.full(shape, 0.1, np.float32), np.full(shape, 0.1, np.float32)
-    for _ in range(3):
-        arrays.apply_adagrad(ours, our_sums, gradient, learning_rate=0.3, epsilon=1e-3)
-        reference.apply_adagrad(theirs, their_sums, gradient, learning_rate=0.3, epsilon=1e-3)
-    np.testing.assert_array_equal(our_sums, their_sums)
-    np.testing.assert_array_equal(ours, theirs)
-    untouched = np.setdiff1d(np.arange(shape[0]), gradient.ids)
-    np.testing.assert_array_equal(ours[untouched], table[untouched])
-
-
 def test_combined_duplicates_are_sums() -> None:
     ids = np.array([4, 1, 4, 4], np.int64)
     rows = np.array([[1, 10], [2, 20], [3, 30], [4, 40]], np.float32)
     combined = arrays.combine_duplicates(ids, rows, num_rows=5)
     np.testing.assert_array_equal(combined.ids, [1, 4])
     np.testing.assert_array_equal(combined.rows, [[2, 20], [8, 80]])
-
-
-def apply_sgd(table: Any, gradient: SparseGradient) -> None:
-    arrays.apply_sgd(table, gradient, learning_rate=1.0)
-
-
-def apply_adagrad(table: Any, gradient: SparseGradient) -> None:
-    arrays.apply_adagrad(table, np.ones_like(table), gradient, learning_rate=1.0)
-
-
-@pytest.mark.parametrize("apply", [apply_sgd, apply_adagrad])
-@pytest.mark.parametrize(
-    ("ids", "error", "message"),
-    [
-        ([0, 2, 2], ArgumentError, "must increase, but 2 at position 2 follows 2: combine duplicates first"),
-        ([0, 2, 1], ArgumentError, "must increase, but 1 at position 2 follows 2"),
-        ([0, 1, 5], IdOutOfRangeError, "id 5 at position 2 of the gradient is out of range: table 0 has 5 rows"),
-        ([-1, 1, 2], IdOutOfRangeError, "id -1 at position 0"),
-    ],
-)
-def test_optimizers_refuse_bad_ids_and_change_nothing(
-    apply: Callable[..., None], ids: list[int], error: type[Exception], message: str
-) -> None:
-    table = np.ones((5, 2), np.float32)
-    with pytest.raises(error, match=message):
-        apply(table, SparseGradient(np.array(ids, np.int64), np.ones((3, 2), np.float32)))
-    np.testing.assert_array_equal(table, np.ones((5, 2)))
-
-
-def test_optimizers_refuse_arrays_of_other_shapes() -> None:
-    table = np.ones((5, 2), np.float32)
-    narrow = SparseGradient(np.array([1], np.int64), np.ones((1, 1), np.float32))
-    with pytest.raises(ArgumentError, match=r"rows of shape \(1, 1\): expected \(1, 2\), as wide as the table"):
-        arrays.apply_sgd(table, narrow, learning_rate=1.0)
-    good = SparseGradient(np.array([1], np.int64), np.ones((1, 2), np.float32))
-    with pytest.raises(ArgumentError, match=r"accumulator has shape \(4, 2\)"):
-        arrays.apply_adagrad(table, np.ones((4, 2), np.float32), good, learning_rate=1.0)
-    table.flags.writeable = False
-    with pytest.raises(ArgumentError, match="expected a writeable array"):
-        arrays.apply_sgd(table, good, learning_rate=1.0)

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from rankhouse.kernels import arrays, library
+from rankhouse.kernels import arrays, library, optimizers
 from rankhouse.kernels.bags import FixedHotness, SparseGradient
 from rankhouse.kernels.errors import ArgumentError, IdOutOfRangeError, UnsupportedError
+from rankhouse.kernels.optimizer_settings import Adagrad, Sgd
+from rankhouse.kernels.optimizers import Slots
 from tests.kernels.batches import BAD_IDS, DIMS, Batch, bad_id_message, make_batch, with_bad_id
 from tests.kernels.device_memory import Device, find_device
 
@@ -220,9 +222,10 @@ def test_optimizers_equal_the_cpus_bit_for_bit(optimizer: str) -> None:
     on_device.apply(optimizer)
     for t, (table, gradient) in enumerate(zip(on_device.tables, on_device.gradients, strict=True)):
         if optimizer == "sgd":
-            arrays.apply_sgd(table, gradient, learning_rate=0.3)
+            optimizers.apply(table, Slots(()), gradient, Sgd(), learning_rate=0.3)
         else:
-            arrays.apply_adagrad(table, on_device.accumulators[t], gradient, learning_rate=0.3, epsilon=1e-3)
+            slots = Slots((on_device.accumulators[t],))
+            optimizers.apply(table, slots, gradient, Adagrad(epsilon=1e-3), learning_rate=0.3)
         np.testing.assert_array_equal(on_device.rows(t), table)
 
 
