@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankhouse.kernels import library
+from rankhouse.kernels.arguments import check_array, executor_of
 from rankhouse.kernels.errors import ArgumentError
 
 # The rh_eviction of each policy.
@@ -90,13 +91,13 @@ def unique(keys: NDArray[np.int64], *, num_threads: int | None = None) -> Unique
     Raises:
         ArgumentError: keys is not a contiguous int64 [N].
     """
-    keys = _int64s(keys, "keys")
+    check_array(keys, "keys", np.int64, 1)
     found = UniqueKeys(*(np.empty(len(keys), np.int64) for _ in range(3)))
     num_unique = ctypes.c_int64()
     pointers = [array.ctypes.data for array in found]
     library.check(
         library.load().rh_unique(
-            keys.ctypes.data, len(keys), *pointers, ctypes.addressof(num_unique), _executor(num_threads)
+            keys.ctypes.data, len(keys), *pointers, ctypes.addressof(num_unique), executor_of(num_threads)
         )
     )
     return UniqueKeys(found.unique[: num_unique.value], found.inverse, found.counts[: num_unique.value])
@@ -148,11 +149,11 @@ class Vocabulary:
         Raises:
             ArgumentError: keys is not a contiguous int64 [N].
         """
-        keys = _int64s(keys, "keys")
+        check_array(keys, "keys", np.int64, 1)
         ids = np.empty(len(keys), np.int64)
         library.check(
             library.load().rh_vocabulary_lookup(
-                self._open(), keys.ctypes.data, len(keys), ids.ctypes.data, _executor(num_threads)
+                self._open(), keys.ctypes.data, len(keys), ids.ctypes.data, executor_of(num_threads)
             )
         )
         return ids
@@ -175,10 +176,10 @@ class Vocabulary:
             ArgumentError: The step goes back, a count is negative, or an array is of another kind; nothing changed.
             OutOfMemoryError: Nothing changed.
         """
-        keys = _int64s(keys, "keys")
+        check_array(keys, "keys", np.int64, 1)
         _check_int64(step, "step")
         if counts is not None:
-            counts = _int64s(counts, "counts")
+            check_array(counts, "counts", np.int64, 1)
             if len(counts) != len(keys):
                 raise ArgumentError(f"{len(counts)} counts for {len(keys)} keys: expected one each")
         return self._evicting(
@@ -224,12 +225,13 @@ class Vocabulary:
             ArgumentError: Keys do not increase, an id is there twice or out of range, or there are more candidates than
                 this vocabulary may have; nothing changed.
         """
-        arrays = [_int64s(array, name) for name, array in entries._asdict().items()]
-        if len({len(array) for array in arrays}) != 1:
-            raise ArgumentError(f"entries have {[len(array) for array in arrays]} elements: expected as many of each")
+        for name, array in entries._asdict().items():
+            check_array(array, name, np.int64, 1)
+        if len({len(array) for array in entries}) != 1:
+            raise ArgumentError(f"entries have {[len(array) for array in entries]} elements: expected as many of each")
         library.check(
             library.load().rh_vocabulary_import(
-                self._open(), *(array.ctypes.data for array in arrays), len(entries.keys)
+                self._open(), *(array.ctypes.data for array in entries), len(entries.keys)
             )
         )
 
@@ -245,22 +247,7 @@ class Vocabulary:
         return Evicted(*(np.ascontiguousarray(column) for column in evicted[: num_evicted.value].T))
 
 
-def _int64s(array: NDArray[np.int64], name: str) -> NDArray[np.int64]:
-    if not isinstance(array, np.ndarray) or array.dtype != np.int64 or array.ndim != 1:
-        kind = f"{array.dtype} of shape {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__
-        raise ArgumentError(f"{name} is {kind}: expected a NumPy array of int64 with 1 dimension")
-    return np.ascontiguousarray(array)
-
-
 def _check_int64(value: int, name: str) -> None:
     # ctypes would cut off what is too large.
     if not -(2**63) <= value < 2**63:
         raise ArgumentError(f"{name} is {value}: expected an int64")
-
-
-def _executor(num_threads: int | None) -> library.Executor | None:
-    if num_threads is None:
-        return None
-    if num_threads < 1:
-        raise ArgumentError(f"num_threads is {num_threads}: expected at least 1, or None for all processors")
-    return library.Executor(num_threads=num_threads)

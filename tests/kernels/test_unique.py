@@ -53,13 +53,17 @@ def test_unique_of_no_keys() -> None:
     assert [len(array) for array in vocabulary.unique(np.empty(0, np.int64))] == [0, 0, 0]
 
 
-def test_unique_of_keys_that_are_not_contiguous() -> None:
-    check(np.arange(20)[::-2])
-
-
-@pytest.mark.parametrize("keys", [np.zeros(3, np.int32), np.zeros((2, 2), np.int64), [1, 2], np.zeros(3)])
-def test_keys_of_another_kind_are_refused(keys: Any) -> None:
-    with pytest.raises(ArgumentError, match="expected a NumPy array of int64 with 1 dimension"):
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        (np.zeros(3, np.int32), "keys is int32 of shape .3,.: expected int64 with 1 dim"),
+        (np.zeros((2, 2), np.int64), "keys is int64 of shape .2, 2.: expected int64 with 1 dim"),
+        ([1, 2], "keys is a list: expected a NumPy array"),
+        (np.arange(20)[::2], "keys is not contiguous"),
+    ],
+)
+def test_keys_of_another_kind_are_refused(keys: Any, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
         vocabulary.unique(keys)
 
 
