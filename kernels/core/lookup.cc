@@ -1,5 +1,7 @@
 #include "core/lookup.h"
 
+#include <algorithm>
+
 #include "core/status.h"
 
 namespace rankhouse {
@@ -88,6 +90,13 @@ void Lookup::PlaceIds(Memory memory) {
   }
 }
 
+void Lookup::CheckTableRows() const {
+  for (const Feature& feature : features_) {
+    Require(feature.rows != nullptr || feature.num_rows == 0 || feature.first_id == feature.last_id, "table ",
+            feature.table, " has ", feature.num_rows, " rows, but its rows are NULL");
+  }
+}
+
 void Lookup::CheckFeatureRows(const rh_feature_rows* rows, const char* name) const {
   Require(features_.empty() || rows != nullptr, name, " is NULL");
   for (size_t f = 0; f < features_.size(); ++f) {
@@ -100,6 +109,12 @@ void Lookup::CheckFeatureRows(const rh_feature_rows* rows, const char* name) con
     Require(rows[f].stride >= width, name, " of feature ", f, " has a stride of ", rows[f].stride,
             ": expected at least its width, ", width);
   }
+}
+
+int64_t Lookup::SampleOf(const Feature& feature, int64_t position, int64_t begin, int64_t end) const {
+  const int64_t* bags = offsets(feature);
+  if (bags == nullptr) return (position - feature.first_id) / feature.hotness;
+  return std::upper_bound(bags + begin, bags + end, position) - bags - 1;
 }
 
 std::vector<int64_t> Lookup::IdsPerTable() const {

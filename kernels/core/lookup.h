@@ -65,6 +65,9 @@ class Lookup {
 
   const std::vector<Feature>& features() const { return features_; }
 
+  // Checks that tables whose rows will be read have them. Throws Error.
+  void CheckTableRows() const;
+
   // Checks where the features' rows go or come from: pointers and strides. `name` is the argument's. Throws Error.
   void CheckFeatureRows(const rh_feature_rows* rows, const char* name) const;
 
@@ -84,14 +87,23 @@ class Lookup {
   int32_t num_tables() const { return raw_.num_tables; }
   const rh_table& table(int32_t t) const { return raw_.tables[t]; }
 
+  // Where the bags of a feature begin [B + 1], or nullptr: all have its hotness.
+  const int64_t* offsets(const Feature& feature) const {
+    return raw_.offsets == nullptr ? nullptr : raw_.offsets + (&feature - features_.data()) * raw_.batch_size;
+  }
+
   Bag bag(const Feature& feature, int64_t sample) const {
     if (raw_.offsets == nullptr) {
       const int64_t begin = feature.first_id + sample * feature.hotness;
       return {begin, begin + feature.hotness};
     }
-    const int64_t* offset = raw_.offsets + (&feature - features_.data()) * raw_.batch_size + sample;
+    const int64_t* offset = offsets(feature) + sample;
     return {offset[0], offset[1]};
   }
+
+  // Which of the samples [begin, end) holds a position of the feature's ids. Their offsets must not fall.
+  // Memory::kHost only.
+  int64_t SampleOf(const Feature& feature, int64_t position, int64_t begin, int64_t end) const;
 
   // Number of ids that fall into each table [T]. Memory::kHost only.
   std::vector<int64_t> IdsPerTable() const;

@@ -1,103 +1,212 @@
 // Pooled lookup on the CPU.
 //
-// A thread owns a block of samples: it writes their whole output rows, feature by feature, and nobody else does. Every
-// sum runs over one bag in the order of its ids, so threads cannot change a bit of it. Bytes moved: N * D * 4 of rows
-// read at random (prefetched), B * E * 4 written, 8 per id and bag read in order.
+// A thread owns a block of samples: it writes all their outputs, feature by feature, and nobody else does. Every sum
+// runs over one bag in the order of its ids, so threads cannot change a bit of it. Bytes moved: the rows, read at
+// random (prefetched), the output written, the ids, offsets and weights read in order.
 #include <algorithm>
-#include <cstring>
+#include <limits>
 
 #include "core/lookup.h"
 #include "core/status.h"
 #include "cpu/parallel.h"
-#include "cpu/simd.h"
+#include "cpu/pool_rows.h"
+#include "cpu/scratch.h"
 
 namespace rankhouse {
 namespace {
 
 // A block's outputs should stay in the L2 cache while its features are written next to each other.
 constexpr int64_t kBlockFloats = 64 * 1024;
+// Outputs that no cache holds.
+constexpr int64_t kStreamedFloats = int64_t{8} << 20;
 
-// Pools one bag into out [dim]. Returns false at an id that is out of range.
-RH_INLINE bool PoolBag(const Feature& feature, const Lookup& lookup, Bag bag, int64_t dim, float* __restrict out) {
-  const int64_t* ids = lookup.ids<int64_t>();
-  const float* rows = reinterpret_cast<const float*>(feature.rows);
-  if (bag.begin == bag.end) std::memset(out, 0, dim * sizeof(float));
-  for (int64_t n = bag.begin; n < bag.end; ++n) {
-    const int64_t id = ids[n];
-    if (static_cast<uint64_t>(id) >= static_cast<uint64_t>(feature.num_rows)) return false;
-    if (n + kPrefetchRows < feature.last_id) PrefetchRow(rows, ids[n + kPrefetchRows], dim);
-    const float* __restrict row = rows + id * dim;
-    if (n == bag.begin) {
-      for (int64_t d = 0; d < dim; ++d) out[d] = row[d];
+// What all threads share.
+struct Pooling {
+  const Lookup& lookup;
+  const rh_feature_rows* outs;
+  const PoolLoops& loops;
+  const char* zero_row;  // as long as the longest row
+  rh_bad_ids* counts;    // [T] of bad ids; `position` is that of the first among all ids
+  FirstFault* bad_offsets;
+  FirstFault* bad_rows;  // ids that are errors
+  bool streams;
+};
+
+void LowerTo(int64_t* lowest, int64_t value) {
+  int64_t seen = __atomic_load_n(lowest, __ATOMIC_RELAXED);
+  while (value < seen && !__atomic_compare_exchange_n(lowest, &seen, value, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+  }
+}
+
+// One feature of a block of samples.
+class FeatureBlock {
+ public:
+  FeatureBlock(const Pooling& pooling, const Feature& feature, int64_t begin, int64_t end)
+      : pooling_(pooling),
+        lookup_(pooling.lookup),
+        feature_(feature),
+        out_(pooling.outs[&feature - pooling.lookup.features().data()]),
+        begin_(begin),
+        end_(end) {}
+
+  void Pool() {
+    if (!CheckOffsets()) return;
+    if (feature_.combiner == RH_NONE) {
+      CopyRows();
     } else {
-      for (int64_t d = 0; d < dim; ++d) out[d] += row[d];
+      BagRun run = MakeRun(lookup_.bag(feature_, begin_).begin, end_ - begin_, begin_ * out_.stride);
+      const int64_t* offsets = lookup_.offsets(feature_);
+      run.offsets = offsets == nullptr ? nullptr : offsets + begin_;
+      run.hotness = feature_.hotness;
+      run.weights = lookup_.weights();
+      PoolRun(run);
+    }
+    if (bad_.count > 0) Report();
+  }
+
+ private:
+  // Reports the first bag whose offsets are wrong.
+  bool CheckOffsets() const {
+    const int64_t* offsets = lookup_.offsets(feature_);
+    if (offsets == nullptr) return true;
+    bool good = feature_.first_id <= offsets[begin_] && offsets[end_] <= feature_.last_id;
+    for (int64_t sample = begin_; sample < end_; ++sample) good &= offsets[sample] <= offsets[sample + 1];
+    if (good) return true;
+    int64_t sample = begin_;
+    while (lookup_.bag(feature_, sample).Within(feature_)) ++sample;
+    pooling_.bad_offsets->Report(lookup_, feature_, sample);
+    return false;
+  }
+
+  // Without pooling every row is a bag of its own. A run goes as far as rows lie at one distance from the next.
+  void CopyRows() {
+    const int64_t first = lookup_.bag(feature_, begin_).begin;
+    const int64_t num_ids = lookup_.bag(feature_, end_ - 1).end - first;
+    const int64_t hotness = feature_.hotness;
+    if (num_ids == 0) return;
+    if (lookup_.offsets(feature_) != nullptr) {
+      PoolRun(MakeRun(first, num_ids, (first - feature_.first_id) * out_.stride));
+    } else if (hotness == 1) {
+      PoolRun(MakeRun(first, num_ids, begin_ * out_.stride));
+    } else {
+      const bool side_by_side = out_.stride == hotness * feature_.dim;
+      const int64_t samples = side_by_side ? end_ - begin_ : 1;
+      for (int64_t sample = begin_; sample < end_; sample += samples) {
+        BagRun run = MakeRun(first + (sample - begin_) * hotness, samples * hotness, sample * out_.stride);
+        run.stride = feature_.dim;
+        PoolRun(run);
+      }
     }
   }
-  if (feature.combiner == RH_MEAN && bag.end - bag.begin > 1) {
-    const float scale = 1.0f / static_cast<float>(bag.end - bag.begin);
-    for (int64_t d = 0; d < dim; ++d) out[d] *= scale;
-  }
-  return true;
-}
 
-// kDim is the width where it is known at compile time, else 0.
-template <int64_t kDim>
-RH_INLINE void PoolSamples(const Lookup& lookup, const Feature& feature, int64_t begin, int64_t end,
-                           const rh_feature_rows& out, FirstFault* fault) {
-  const int64_t dim = kDim > 0 ? kDim : feature.dim;
-  float* row = out.data + begin * out.stride;
-  for (int64_t sample = begin; sample < end; ++sample, row += out.stride) {
-    const Bag bag = lookup.bag(feature, sample);
-    if (!bag.Within(feature) || !PoolBag(feature, lookup, bag, dim, row)) {
-      fault->Report(lookup, feature, sample);
-      return;
+  // Bags of one id each, from a position in ids to one in the output.
+  BagRun MakeRun(int64_t first_id, int64_t num_bags, int64_t out_offset) {
+    BagRun run = {};
+    run.feature = &feature_;
+    run.ids = lookup_.raw().ids;
+    run.first_id = first_id;
+    run.hotness = 1;
+    run.num_bags = num_bags;
+    run.out = out_.data + out_offset;
+    run.stride = out_.stride;
+    run.combiner = feature_.combiner == RH_NONE ? static_cast<int32_t>(RH_SUM) : feature_.combiner;
+    run.weighting = lookup_.raw().weighting;
+    run.zero_row = pooling_.zero_row;
+    run.bad = &bad_;
+    return run;
+  }
+
+  void PoolRun(BagRun run) const {
+    run.straddles = (reinterpret_cast<uintptr_t>(feature_.rows) | static_cast<uint64_t>(feature_.stride)) % 64 != 0;
+    run.streams = pooling_.streams && reinterpret_cast<uintptr_t>(run.out) % 64 == 0 && run.stride % 16 == 0;
+    PoolRows(pooling_.loops, lookup_.raw().id_type, run);
+  }
+
+  void Report() const {
+    rh_bad_ids& counts = pooling_.counts[feature_.table];
+    __atomic_fetch_add(&counts.count, bad_.count, __ATOMIC_RELAXED);
+    LowerTo(&counts.position, bad_.first);
+    if (bad_.first_fault == BadRows().first_fault) return;
+    pooling_.bad_rows->Report(lookup_, feature_, lookup_.SampleOf(feature_, bad_.first_fault, begin_, end_));
+  }
+
+  const Pooling& pooling_;
+  const Lookup& lookup_;
+  const Feature& feature_;
+  const rh_feature_rows& out_;
+  const int64_t begin_;
+  const int64_t end_;
+  BadRows bad_;
+};
+
+void PoolSamples(const Pooling& pooling, int64_t begin, int64_t end) {
+  const std::vector<Feature>& features = pooling.lookup.features();
+  int64_t width = 1;
+  for (const Feature& feature : features) width += feature.dim;
+  const int64_t block = features.size() == 1 ? end - begin : std::max<int64_t>(kBlockFloats / width, 8);
+  for (int64_t sample = begin; sample < end; sample += block) {
+    for (const Feature& feature : features) {
+      FeatureBlock(pooling, feature, sample, std::min(sample + block, end)).Pool();
     }
   }
 }
 
-RH_SIMD void PoolBlock(const Lookup& lookup, int64_t begin, int64_t end, const rh_feature_rows* outs,
-                       FirstFault* fault) {
+// From the lowest positions of bad ids in ids to where they are in the batch. Offsets are good.
+void NameBadIds(const Lookup& lookup, const rh_bad_ids* counts, rh_bad_ids* bad_ids) {
+  for (int32_t t = 0; t < lookup.num_tables(); ++t) {
+    if (counts[t].count == 0) continue;
+    const int64_t n = counts[t].position;
+    int64_t f = 0;
+    while (lookup.features()[f].last_id <= n) ++f;
+    const Feature& feature = lookup.features()[f];
+    const int64_t sample = lookup.SampleOf(feature, n, 0, lookup.batch_size());
+    bad_ids[t] = {counts[t].count, f, sample, n - lookup.bag(feature, sample).begin, lookup.id(n)};
+  }
+}
+
+// About how many cycles one sample takes.
+int64_t CostOfSample(const Lookup& lookup) {
+  int64_t cost = 1;
   for (const Feature& feature : lookup.features()) {
-    const rh_feature_rows& out = outs[&feature - lookup.features().data()];
-    switch (feature.dim) {
-      case 16:
-        PoolSamples<16>(lookup, feature, begin, end, out, fault);
-        break;
-      case 32:
-        PoolSamples<32>(lookup, feature, begin, end, out, fault);
-        break;
-      case 64:
-        PoolSamples<64>(lookup, feature, begin, end, out, fault);
-        break;
-      case 128:
-        PoolSamples<128>(lookup, feature, begin, end, out, fault);
-        break;
-      default:
-        PoolSamples<0>(lookup, feature, begin, end, out, fault);
-    }
+    const int64_t num_ids = feature.last_id - feature.first_id;
+    cost += num_ids * (10 + feature.stride / 12) / std::max<int64_t>(1, lookup.batch_size()) + feature.dim / 8;
   }
+  return cost;
 }
 
-void PooledLookup(const rh_lookup* raw, const rh_feature_rows* out, const rh_executor* executor) {
+void PooledLookup(const rh_lookup* raw, const rh_feature_rows* out, rh_bad_ids* bad_ids, const rh_executor* executor) {
   const Lookup lookup(raw);
+  lookup.CheckTableRows();
   lookup.CheckFeatureRows(out, "out");
+  if (bad_ids != nullptr) std::fill_n(bad_ids, lookup.num_tables(), rh_bad_ids{});
   if (lookup.batch_size() == 0 || lookup.features().empty()) return;
-  FirstFault fault;
-  int64_t width = 0;
-  for (const Feature& feature : lookup.features()) width += feature.dim;
-  const int64_t block = std::clamp<int64_t>(kBlockFloats / width, 1, 1024);
-  const int64_t cost = 16 * lookup.num_ids() / lookup.batch_size() + width / 4 + 1;
-  ParallelFor(executor, lookup.batch_size(), cost, [&](int64_t begin, int64_t end) {
-    for (int64_t sample = begin; sample < end; sample += block) {
-      PoolBlock(lookup, sample, std::min(sample + block, end), out, &fault);
-    }
-  });
-  fault.Check(lookup);
+  int64_t out_floats = 0;
+  int64_t row_bytes = 0;
+  for (const Feature& feature : lookup.features()) {
+    const int64_t num_rows = feature.combiner == RH_NONE ? feature.last_id - feature.first_id : lookup.batch_size();
+    out_floats += feature.dim * num_rows;
+    row_bytes = std::max(row_bytes, rh_row_bytes(feature.type, feature.dim));
+  }
+  Scratch scratch(executor);
+  char* zero_row = scratch.Take<char>(row_bytes);
+  std::fill_n(zero_row, row_bytes, 0);
+  rh_bad_ids* counts = scratch.Take<rh_bad_ids>(lookup.num_tables());
+  std::fill_n(counts, lookup.num_tables(), rh_bad_ids{0, 0, 0, std::numeric_limits<int64_t>::max(), 0});
+  FirstFault bad_offsets;
+  FirstFault bad_rows;
+  const Pooling pooling = {lookup, out,          BestPoolLoops(), zero_row,
+                           counts, &bad_offsets, &bad_rows,       out_floats >= kStreamedFloats};
+  ParallelFor(executor, lookup.batch_size(), CostOfSample(lookup),
+              [&](int64_t begin, int64_t end) { PoolSamples(pooling, begin, end); });
+  bad_offsets.Check(lookup);
+  if (bad_ids != nullptr) NameBadIds(lookup, counts, bad_ids);
+  bad_rows.Check(lookup);
 }
 
 }  // namespace
 }  // namespace rankhouse
 
-int rh_pooled_lookup(const rh_lookup* lookup, const rh_feature_rows* out, rh_bad_ids*, const rh_executor* executor) {
-  return rankhouse::Guard([&] { rankhouse::PooledLookup(lookup, out, executor); });
+int rh_pooled_lookup(const rh_lookup* lookup, const rh_feature_rows* out, rh_bad_ids* bad_ids,
+                     const rh_executor* executor) {
+  return rankhouse::Guard([&] { rankhouse::PooledLookup(lookup, out, bad_ids, executor); });
 }
