@@ -52,7 +52,10 @@ class TensorflowCandidates:
             for start in range(0, tables.rows, ROWS_AT_ONCE):
                 part = buffer[: tables.rows - start]
                 self._pattern.fill(part.reshape(-1), table, start)
-                rows[start : start + len(part)].assign(part)
+                # Not rows[start:...].assign(): it reads all rows first, and then writes into a copy.
+                tf.raw_ops.ResourceStridedSliceAssign(
+                    ref=rows.handle, begin=[start, 0], end=[start + len(part), tables.dim], strides=[1, 1], value=part
+                )
             self._rows.append(rows)
         if tables.training:
             settings = {"learning_rate": LEARNING_RATE, "epsilon": EPSILON}

@@ -41,62 +41,75 @@ class Turns:
     ) -> None:
         self._num_threads, self._rounds, self._seconds = num_threads, rounds, seconds
         self._figures, self._progress = figures, progress
-        self._workers = [Process(WORKER, kind.kind, num_threads, dict(kind.environment)) for kind in kinds]
+        self._kinds = kinds
+        self._processes: dict[Kind, Process] = {}
         self._folder = tempfile.TemporaryDirectory()
 
     def __enter__(self) -> "Turns":
         return self
 
     def __exit__(self, *_: object) -> None:
-        for worker in self._workers:
-            worker.end()
+        self._end()
         self._folder.cleanup()
 
     def measure(self, cells: Iterable[Cell]) -> None:
         """Measures cells, those with the same tables together.
 
-        Where the tables of all processes do not fit the memory at once, each process in turn has its own; one whose own
-        do not is left out.
+        Where the tables of all processes do not fit the memory at once, one process after the other has its own; one
+        whose own do not is left out.
 
         Raises:
             ProcessError: A process failed.
         """
         for tables, group in groupby(cells, key=lambda cell: cell.tables):
             group_cells = list(group)
-            for worker in self._workers:
-                worker.ask("tables", tables=None)
-            for workers in self._together(tables):
-                for worker in workers:
-                    self._progress(f"{group_cells[0].label}: {worker.kind} makes tables")
-                    worker.ask("tables", tables=asdict(tables))
+            for kinds in self._together(tables):
+                processes = [self._process(kind) for kind in kinds]
+                for process in processes:
+                    self._progress(f"{group_cells[0].label}: {process.kind} makes tables")
+                    process.ask("tables", tables=asdict(tables))
                 for cell in group_cells:
-                    self._measure(cell, workers)
-                if len(workers) < len(self._workers):
-                    for worker in workers:
-                        worker.ask("tables", tables=None)
+                    self._measure(cell, processes)
+                if len(kinds) < len(self._kinds):
+                    self._end()
 
-    def _together(self, tables: TableShape) -> list[list[Process]]:
-        needs = [tables.num_bytes * COPIES[worker.kind][tables.training] for worker in self._workers]
-        available = available_bytes()
-        if sum(needs) + OTHER_BYTES < available:
-            return [self._workers]
-        return [[worker] for worker, need in zip(self._workers, needs, strict=True) if need + OTHER_BYTES < available]
+    def _process(self, kind: Kind) -> Process:
+        if kind not in self._processes:
+            self._processes[kind] = Process(WORKER, kind.kind, self._num_threads, dict(kind.environment))
+        return self._processes[kind]
 
-    def _measure(self, cell: Cell, workers: Sequence[Process]) -> None:
+    def _end(self) -> None:
+        for process in self._processes.values():
+            process.end()
+        self._processes.clear()
+
+    def _together(self, tables: TableShape) -> list[Sequence[Kind]]:
+        """Returns which processes have the tables at the same time."""
+        alone = [tables.num_bytes * COPIES[kind.kind][tables.training] + OTHER_BYTES for kind in self._kinds]
+        need = sum(alone) - OTHER_BYTES * (len(alone) - 1)
+        for process in self._processes.values():
+            process.ask("tables", tables=None)
+        if need > available_bytes():
+            self._end()  # frameworks keep memory
+        if need <= available_bytes():
+            return [self._kinds]
+        return [[kind] for kind, need in zip(self._kinds, alone, strict=True) if need <= available_bytes()]
+
+    def _measure(self, cell: Cell, processes: Sequence[Process]) -> None:
         self._progress(f"{cell.label} threads={self._num_threads}")
         folder = Path(self._folder.name)
         np.save(folder / "ids.npy", make_ids(cell))
         np.save(folder / "gradient.npy", make_gradient(cell))
         timed: list[tuple[Process, int, Figure[Cell]]] = []
-        for worker in workers:
-            answer = worker.ask("cell", cell=asdict(cell), folder=str(folder))
+        for process in processes:
+            answer = process.ask("cell", cell=asdict(cell), folder=str(folder))
             for number, made in enumerate(answer["candidates"]):
-                timed.append((worker, number, Figure(cell, self._num_threads, made["name"], made["note"])))
+                timed.append((process, number, Figure(cell, self._num_threads, made["name"], made["note"])))
         self._figures += [figure for _, _, figure in timed]
         timed = [turn for turn in timed if turn[0].agrees(turn[1], turn[2], self._expected(turn[2]))]
         for _ in range(self._rounds):
-            for worker, number, figure in timed:
-                worker.time(number, figure, self._seconds)
+            for process, number, figure in timed:
+                process.time(number, figure, self._seconds)
 
     def _expected(self, figure: Figure[Cell]) -> Path:
         """Returns the file of what all candidates that do the same should compute."""

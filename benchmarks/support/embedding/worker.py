@@ -3,6 +3,7 @@
 python -m benchmarks.support.embedding.worker KIND THREADS
 """
 
+import gc
 import sys
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ class Worker:
         wanted = None if tables is None else TableShape(**tables)
         if wanted != self._tables:
             self._made, self._tables = [], None
+            self._candidates.set_tables(None)
+            gc.collect()  # functions of TensorFlow and their variables hold on to each other
             self._candidates.set_tables(wanted)
             self._tables = wanted
         return {}
