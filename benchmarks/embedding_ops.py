@@ -1,8 +1,8 @@
 """Pooled lookup, and lookup with backward and Adagrad, beside the machine's limit and the peers.
 
     rankhouse bench embedding_ops                     all cells, about 40 minutes
-    python -m benchmarks.embedding_ops --quick        a few cells, about 5 minutes
-    python -m benchmarks.embedding_ops --filter 'dim=16 zipf hotness=10'
+    rankhouse bench embedding_ops --quick             a few cells, about 5 minutes
+    rankhouse bench embedding_ops --filter 'dim=16 zipf hotness=10'
 
 The candidates are in three processes: ours with a C loop that is the machine's limit, TensorFlow's, and PyTorch's with
 FBGEMM and TorchRec, in an environment of its own (build/peers, made the first time). The processes take turns, one at
@@ -45,7 +45,7 @@ def main() -> None:
     """Measures what is asked for and prints it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a few cells that show each aim")
-    parser.add_argument("--filter", default="", help="words that a cell's label must have, as the summary writes it")
+    parser.add_argument("--filter", default="", help="words that a cell must have: forward or training, dim=16, ...")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument(
         "--processes", nargs="+", default=[kind.kind for kind in KINDS], help="whose candidates to time"
@@ -55,14 +55,17 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="a markdown file to write")
     options = parser.parse_args()
     console = Console()
+    cells = _chosen(options, quick_cells() if options.quick else every_cell())
+    if not cells:
+        label = next(every_cell()).label
+        parser.error(f"no cell has all the words of --filter {options.filter!r}; one cell is {label!r}")
     if "torch" in options.processes:
         peers_python()
     figures: list[Figure[Cell]] = []
     tuned: list[Figure[Cell]] = []
     try:
         with _progress(console) as progress:
-            cells = quick_cells() if options.quick else every_cell()
-            measure(options, KINDS, _chosen(options, cells), figures, progress)
+            measure(options, KINDS, cells, figures, progress)
             if options.processes != ["native"]:
                 measure(options, KINDS_TUNED, _chosen(options, _allocating_cells()), tuned, progress)
     except KeyboardInterrupt:

@@ -1,7 +1,7 @@
 """Unique ids, vocabularies, DLRM's dot interaction and 8-bit rows, beside the peers.
 
     rankhouse bench other_ops
-    python -m benchmarks.other_ops --filter unique
+    rankhouse bench other_ops --filter unique
 
 As embedding_ops: processes take turns, what they compute is compared first, medians over rounds. vocabulary-observe is
 in steady state, most keys known; tf.lookup and dict count keys there, ours also notes when each was last seen. The

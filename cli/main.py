@@ -50,7 +50,7 @@ app.command()(export.export)
 app.command()(serve.serve)
 app.command()(score.score)
 app.command()(demo.demo)
-app.command()(bench.bench)
+app.command(context_settings={"ignore_unknown_options": True})(bench.bench)
 
 
 def main() -> None:
