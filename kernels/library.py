@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import rankhouse.kernels
-from rankhouse.kernels.errors import STATUS_ERRORS, InternalError, LibraryError
+from rankhouse.kernels.errors import STATUS_ERRORS, ArgumentError, InternalError, LibraryError
 
 # RH_ABI_VERSION of the header that the declarations below were written from.
 ABI_VERSION = 2
@@ -290,3 +290,16 @@ def check(status: int) -> None:
     """Raises the error that a status stands for, with the library's message; does nothing for success."""
     if status != 0:
         raise STATUS_ERRORS.get(status, InternalError)(load().rh_last_error().decode())
+
+
+def executor(num_threads: int | None) -> Executor | None:
+    """Returns how a call spreads its work: over so many threads at most, or (None) as many as there are processors.
+
+    Raises:
+        ArgumentError: It is below 1.
+    """
+    if num_threads is None:
+        return None
+    if num_threads < 1:
+        raise ArgumentError(f"num_threads is {num_threads}: expected at least 1, or None for all processors")
+    return Executor(num_threads=num_threads)

@@ -60,7 +60,7 @@ def quantize_rows(
         raise ArgumentError(f"out has shape {out.shape}: expected a writeable array of shape {shape}")
     library.check(
         library.load().rh_quantize_rows(
-            rows.ctypes.data, num_rows, dim, number, _stride(out, "out"), out.ctypes.data, _executor(num_threads)
+            rows.ctypes.data, num_rows, dim, number, _stride(out, "out"), out.ctypes.data, library.executor(num_threads)
         )
     )
     return out
@@ -84,7 +84,7 @@ def dequantize_rows(quantized: NDArray[Any], *, num_threads: int | None = None) 
     library.check(
         library.load().rh_dequantize_rows(
             *(quantized.ctypes.data, num_rows, dim, _row_type_number(row_type), _stride(quantized, "quantized")),
-            *(rows.ctypes.data, _executor(num_threads)),
+            *(rows.ctypes.data, library.executor(num_threads)),
         )
     )
     return rows
@@ -161,11 +161,3 @@ def _stride(rows: NDArray[Any], name: str) -> int:
     if not in_one_piece or stride < row_bytes:
         raise ArgumentError(f"{name} has strides {rows.strides}: expected each row in one piece, one after the other")
     return stride
-
-
-def _executor(num_threads: int | None) -> library.Executor | None:
-    if num_threads is None:
-        return None
-    if num_threads < 1:
-        raise ArgumentError(f"num_threads is {num_threads}: expected at least 1, or None for all processors")
-    return library.Executor(num_threads=num_threads)

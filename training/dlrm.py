@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 import tf_keras as keras
 
+from rankhouse.kernels import tf_ops
 from rankhouse.training.config import ModelConfig
 from rankhouse.training.errors import ModelError
 
@@ -48,23 +49,22 @@ class DLRM(keras.Model):  # type: ignore[misc]
         self.top_layers = _mlp("top", (*config.top_mlp, 1), None, seed=seed + 500)
         self([tf.zeros([1, num_dense]), tf.zeros([1, self.num_features * self.dim])])
 
-    def call(self, inputs: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
+    def call(self, inputs: tuple[tf.Tensor, tf.Tensor], *, portable: bool = False) -> tf.Tensor:
         """Scores a batch.
 
         Args:
             inputs: `dense` float32 [B, num_dense] and `embeddings` float32 [B, F*D].
+            portable: Whether only TensorFlow's own operations may be used, so that the graph can be exported. They are
+                several times as slow; the results are equal to rounding.
 
         Returns:
             Logits, float32 [B]. B may be 0.
         """
         dense, embeddings = inputs
-        vectors = tf.reshape(embeddings, [-1, self.num_features, self.dim])
-        if not self.num_dense:
-            return self._top(dot_interaction(vectors))
         for layer in self.bottom_layers:
             dense = layer(dense)
-        vectors = tf.concat([dense[:, tf.newaxis], vectors], axis=1)
-        return self._top(tf.concat([dense, dot_interaction(vectors)], axis=1))
+        interact = portable_interaction if portable else tf_ops.dot_interaction
+        return self._top(interact(dense if self.num_dense else None, embeddings, dim=self.dim))
 
     def _top(self, features: tf.Tensor) -> tf.Tensor:
         for layer in self.top_layers:
@@ -77,15 +77,16 @@ class DLRM(keras.Model):  # type: ignore[misc]
         return {f"{layer.name}/{kind}": getattr(layer, kind) for layer in layers for kind in ("kernel", "bias")}
 
 
-def dot_interaction(vectors: tf.Tensor) -> tf.Tensor:
-    """Returns the dot products of all pairs of different vectors: [B, V, D] -> [B, V*(V-1)/2].
-
-    The pairs come in the order (1,0), (2,0), (2,1), (3,0), ...: the lower triangle without its diagonal, by rows.
-    """
+def portable_interaction(bottom: tf.Tensor | None, embeddings: tf.Tensor, *, dim: int) -> tf.Tensor:
+    """Does what `tf_ops.dot_interaction` does by TensorFlow's own operations, which have an ONNX form."""
+    vectors = tf.reshape(embeddings, [-1, embeddings.shape[1] // dim, dim])
+    if bottom is not None:
+        vectors = tf.concat([bottom[:, tf.newaxis], vectors], axis=1)
     num_vectors = vectors.shape[1]
     pairs = np.flatnonzero(np.tril(np.ones([num_vectors, num_vectors], bool), k=-1))
     products = tf.matmul(vectors, vectors, transpose_b=True)
-    return tf.gather(tf.reshape(products, [-1, num_vectors * num_vectors]), pairs, axis=1)
+    chosen = tf.gather(tf.reshape(products, [-1, num_vectors * num_vectors]), pairs, axis=1)
+    return chosen if bottom is None else tf.concat([bottom, chosen], axis=1)
 
 
 def _mlp(name: str, widths: tuple[int, ...], last_activation: str | None, *, seed: int) -> list[keras.layers.Dense]:

@@ -9,6 +9,7 @@ Before the version appears, its own parts (compiled transform, engine, ONNX Runt
 trainer's parts (NVTabular, lookup op, TensorFlow) give to the golden requests.
 """
 
+import functools
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -73,7 +74,8 @@ def export_version(
         dense = Path(folder) / "dense.onnx"
         num_dense = len(trained.dataset.spec.continuous)
         embeddings_dim = sum(feature.dim for feature in features)
-        write_onnx(trained.dense, dense, num_dense=num_dense, embeddings_dim=embeddings_dim)
+        portable = functools.partial(trained.dense.__call__, portable=True)
+        write_onnx(portable, dense, num_dense=num_dense, embeddings_dim=embeddings_dim)
         content = VersionContent(
             model=model,
             dense=dense,

@@ -6,7 +6,7 @@ The only importer of tf2onnx, and in training the only one of ONNX Runtime, whic
 import contextlib
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ import onnx
 import onnxruntime
 import tensorflow as tf
 import tf2onnx
-import tf_keras as keras
 
 from rankhouse.training.errors import ExportError
 
@@ -30,11 +29,12 @@ OPSET = 18
 TOLERANCE = 1e-6
 
 
-def write_onnx(model: keras.Model, path: Path, *, num_dense: int, embeddings_dim: int) -> None:
+def write_onnx(model: Callable[..., tf.Tensor], path: Path, *, num_dense: int, embeddings_dim: int) -> None:
     """Writes a model that maps (dense, embeddings) to logits as an ONNX file that gives probabilities.
 
     Args:
-        model: Called with (float32 [B, num_dense], float32 [B, E]), gives logits [B].
+        model: Called with (float32 [B, num_dense], float32 [B, E]), gives logits [B]. It must be made of operations
+            that have an ONNX form.
         path: The file.
         num_dense: How many continuous features there are.
         embeddings_dim: E, the summed widths of the categorical features.

@@ -7,6 +7,7 @@ ArgumentError.
 """
 
 from rankhouse.kernels.tf_ops.bags import Bags, from_ragged, from_sparse, join
+from rankhouse.kernels.tf_ops.interaction import dot_interaction
 from rankhouse.kernels.tf_ops.lookup import PooledRows, combine_duplicates, pooled_lookup, pooled_lookup_counted
 from rankhouse.kernels.tf_ops.optimizers import apply_adagrad, apply_sgd
 
@@ -16,6 +17,7 @@ __all__ = [
     "apply_adagrad",
     "apply_sgd",
     "combine_duplicates",
+    "dot_interaction",
     "from_ragged",
     "from_sparse",
     "join",

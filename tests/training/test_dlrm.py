@@ -2,8 +2,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from rankhouse.kernels import tf_ops
 from rankhouse.training.config import ModelConfig
-from rankhouse.training.dlrm import DLRM, dot_interaction
+from rankhouse.training.dlrm import DLRM, portable_interaction
 from rankhouse.training.errors import ModelError
 
 CONFIG = ModelConfig(bottom_mlp=(5,), top_mlp=(7, 3))
@@ -49,8 +50,35 @@ def test_an_empty_batch_has_no_logits() -> None:
 
 
 def test_interactions_are_the_lower_triangle_without_its_diagonal() -> None:
-    vectors = tf.constant([[[1.0, 0.0], [2.0, 3.0], [4.0, 5.0]]])
-    assert dot_interaction(vectors).numpy().tolist() == [[2.0, 4.0, 23.0]]
+    bottom, embeddings = tf.constant([[1.0, 0.0]]), tf.constant([[2.0, 3.0, 4.0, 5.0]])
+    for interact in (portable_interaction, tf_ops.dot_interaction):
+        assert interact(bottom, embeddings, dim=2).numpy().tolist() == [[1.0, 0.0, 2.0, 4.0, 23.0]]
+        assert interact(None, embeddings, dim=2).numpy().tolist() == [[23.0]]
+
+
+@pytest.mark.parametrize("num_dense", [0, 2])
+def test_the_portable_graph_scores_and_learns_alike(num_dense: int) -> None:
+    rng = np.random.default_rng(2)
+    dense = tf.constant(rng.normal(size=(50, num_dense)), tf.float32)
+    embeddings = tf.constant(rng.normal(size=(50, 12)), tf.float32)
+    model = make(num_dense=num_dense)
+    results = []
+    for portable in (False, True):
+        with tf.GradientTape() as tape:
+            tape.watch(embeddings)
+            logits = model((dense, embeddings), portable=portable)
+        results.append([logits, *tape.gradient(logits, [embeddings, *model.trainable_variables])])
+    for found, expected in zip(*results, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_portable_graph_has_operations_of_tensorflow_alone() -> None:
+    model = make()
+    shapes = [tf.TensorSpec([None, 2]), tf.TensorSpec([None, 12])]
+    for portable in (False, True):
+        graph = tf.function(lambda *inputs, portable=portable: model(inputs, portable=portable))
+        names = {operation.type for operation in graph.get_concrete_function(*shapes).graph.get_operations()}
+        assert any(name.startswith("Rankhouse") for name in names) != portable
 
 
 def test_initial_weights_depend_on_the_seed_alone() -> None:

@@ -13,7 +13,7 @@ extern "C" {
 typedef struct rh_interaction {
   int64_t batch_size;        // B
   int64_t dim;               // D >= 1
-  int32_t num_embeddings;    // F >= 0
+  int32_t num_embeddings;    // F, 0 to 2^15
   int32_t has_bottom;        // 1: V = F + 1 vectors; 0: V = F
   int32_t self_interaction;  // 1: pairs of a vector with itself as well
 } rh_interaction;
