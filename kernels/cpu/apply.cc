@@ -1,5 +1,7 @@
 // Optimizers on touched rows on the CPU. A thread owns a range of ids, and ids are unique, so no two threads write the
 // same row; of the rows that RH_DENSE moves besides, it owns a range.
+#include "cpu/apply.h"
+
 #include "core/status.h"
 #include "core/update.h"
 #include "cpu/parallel.h"
@@ -14,17 +16,7 @@ int64_t CostOfRow(const rh_update& update) { return 50 + 2 * update.table.dim; }
 void Apply(const rh_update* updates, int32_t num_tables, const rh_executor* executor) {
   CheckUpdates(updates, num_tables);
   for (int32_t t = 0; t < num_tables; ++t) CheckUpdateIds(updates[t], t);
-  for (int32_t t = 0; t < num_tables; ++t) {
-    const rh_update& update = updates[t];
-    const UpdateConstants constants = MakeUpdateConstants(*update.optimizer);
-    ParallelFor(executor, update.num_ids, CostOfRow(update), [&](int64_t begin, int64_t end) {
-      UpdateRows(constants, update.table, update.ids + begin, update.gradient + begin * update.table.dim, end - begin);
-    });
-    if (constants.kind != RH_DENSE) continue;
-    ParallelFor(executor, update.table.num_rows, CostOfRow(update), [&](int64_t begin, int64_t end) {
-      MoveUntouchedRows(constants, update.table, update.ids, update.num_ids, begin, end);
-    });
-  }
+  for (int32_t t = 0; t < num_tables; ++t) ApplyUpdate(updates[t], executor);
 }
 
 void CatchUp(const rh_update* updates, int32_t num_tables, const rh_executor* executor) {
@@ -41,6 +33,18 @@ void CatchUp(const rh_update* updates, int32_t num_tables, const rh_executor* ex
 }
 
 }  // namespace
+
+void ApplyUpdate(const rh_update& update, const rh_executor* executor) {
+  const UpdateConstants constants = MakeUpdateConstants(*update.optimizer);
+  ParallelFor(executor, update.num_ids, CostOfRow(update), [&](int64_t begin, int64_t end) {
+    UpdateRows(constants, update.table, update.ids + begin, update.gradient + begin * update.table.dim, end - begin);
+  });
+  if (constants.kind != RH_DENSE) return;
+  ParallelFor(executor, update.table.num_rows, CostOfRow(update), [&](int64_t begin, int64_t end) {
+    MoveUntouchedRows(constants, update.table, update.ids, update.num_ids, begin, end);
+  });
+}
+
 }  // namespace rankhouse
 
 int rh_num_slots(int32_t rule) {

@@ -44,6 +44,19 @@ void ParallelFor(const rh_executor* executor, int64_t total, int64_t cost, Body 
   ParallelForRange(executor, total, cost, call, &body);
 }
 
+// Calls body(unit) for each unit of [0, total). Threads take `grain` units at a time, in rising order, so that units of
+// very different size are shared out evenly.
+template <typename Body>
+void ForEach(const rh_executor* executor, int64_t total, int64_t grain, int64_t cost, Body body) {
+  std::atomic<int64_t> next{0};
+  ParallelFor(executor, total, cost, [&](int64_t, int64_t) {
+    for (int64_t unit; (unit = next.fetch_add(grain, std::memory_order_relaxed)) < total;) {
+      const int64_t end = unit + grain < total ? unit + grain : total;
+      for (; unit < end; ++unit) body(unit);
+    }
+  });
+}
+
 }  // namespace rankhouse
 
 #endif  // RANKHOUSE_CPU_PARALLEL_H_

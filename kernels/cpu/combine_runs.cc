@@ -1,0 +1,274 @@
+#include "cpu/combine_runs.h"
+
+#include <algorithm>
+
+#include "cpu/simd.h"
+
+namespace rankhouse {
+namespace {
+
+// The widest vector register; the compiler makes several narrower ones of it where there is none so wide.
+constexpr int64_t kLanes = 16;
+typedef float Vector __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
+typedef int32_t Mask __attribute__((vector_size(4 * kLanes)));
+
+// Widths without a loop of their own are added up in blocks of this many columns.
+constexpr int64_t kMaxColumns = 256;
+
+// How many keys ahead to prefetch: about as many lines as a core can wait for at once.
+constexpr int64_t KeysAhead(int64_t dim) {
+  const int64_t lines = (dim + 15) / 16;
+  return lines <= 1 ? 24 : lines == 2 ? 16 : lines <= 4 ? 12 : 8;
+}
+
+// Where the contribution of a key comes from, one struct for each kind of source.
+struct OneFeature {
+  explicit OneFeature(const TableIds& table)
+      : grad(table.features->grad),
+        stride(table.features->stride),
+        scale(table.features->scale),
+        mask((uint64_t{1} << table.source_bits) - 1) {}
+  RH_INLINE const float* Row(uint64_t key) const { return grad + static_cast<int64_t>(key & mask) * stride; }
+  RH_INLINE float Scale(uint64_t) const { return scale; }
+  RH_INLINE void Prefetch(uint64_t) const {}
+
+  const float* grad;
+  int64_t stride;
+  float scale;
+  uint64_t mask;
+};
+
+struct ManyFeatures {
+  explicit ManyFeatures(const TableIds& table)
+      : features(table.features),
+        row_bits(table.row_bits),
+        mask((uint64_t{1} << table.source_bits) - 1),
+        row_mask((uint64_t{1} << table.row_bits) - 1) {}
+  RH_INLINE const FeatureSource& Source(uint64_t key) const { return features[(key & mask) >> row_bits]; }
+  RH_INLINE int64_t RowNumber(uint64_t key) const { return static_cast<int64_t>(key & row_mask); }
+  RH_INLINE const float* Row(uint64_t key) const {
+    const FeatureSource& source = Source(key);
+    return source.grad + RowNumber(key) * source.stride;
+  }
+  RH_INLINE float Scale(uint64_t key) const { return Source(key).scale; }
+  RH_INLINE void Prefetch(uint64_t) const {}
+
+  const FeatureSource* features;
+  int row_bits;
+  uint64_t mask;
+  uint64_t row_mask;
+};
+
+struct Bags : ManyFeatures {
+  using ManyFeatures::ManyFeatures;
+  RH_INLINE float Scale(uint64_t key) const { return Source(key).bag_scales[RowNumber(key)]; }
+  RH_INLINE void Prefetch(uint64_t key) const { __builtin_prefetch(Source(key).bag_scales + RowNumber(key)); }
+};
+
+struct Positions {
+  explicit Positions(const TableIds& table)
+      : contributions(table.contributions), mask((uint64_t{1} << table.source_bits) - 1) {}
+  RH_INLINE const float* Row(uint64_t key) const { return contributions[key & mask].row; }
+  RH_INLINE float Scale(uint64_t key) const { return contributions[key & mask].scale; }
+  RH_INLINE void Prefetch(uint64_t key) const { __builtin_prefetch(contributions + (key & mask)); }
+
+  const Contribution* contributions;
+  uint64_t mask;
+};
+
+// What a loop over keys prefetches: the row of the gradient that comes kAhead keys later, and before what it is found
+// by.
+template <typename Sources, int64_t kAhead>
+RH_INLINE void PrefetchSource(const Sources& sources, const uint64_t* key, const uint64_t* last, int64_t dim) {
+  if (key + 2 * kAhead < last) sources.Prefetch(key[2 * kAhead]);
+  if (key + kAhead < last) {
+    const char* row = reinterpret_cast<const char*>(sources.Row(key[kAhead]));
+    for (int64_t byte = 0; byte < dim * 4; byte += 64) __builtin_prefetch(row + byte);
+  }
+}
+
+// sum [dim] = the sum of a chunk's columns from `column` on.
+template <typename Sources, int64_t kDim>
+RH_INLINE void CombineChunk(const Sources& sources, const uint64_t* begin, const uint64_t* end, const uint64_t* last,
+                            int64_t column, int64_t num_columns, float* __restrict sum) {
+  constexpr int64_t kAhead = KeysAhead(kDim == 0 ? 128 : kDim);
+  if constexpr (kDim > 0) {
+    Vector total[kDim / kLanes];
+    for (int64_t v = 0; v < kDim / kLanes; ++v) total[v] = Vector{};
+    for (const uint64_t* key = begin; key < end; ++key) {
+      PrefetchSource<Sources, kAhead>(sources, key, last, kDim);
+      const float* row = sources.Row(*key);
+      const float scale = sources.Scale(*key);
+      for (int64_t v = 0; v < kDim / kLanes; ++v) {
+        const Vector part = scale * reinterpret_cast<const Vector*>(row)[v];
+        total[v] = key == begin ? part : total[v] + part;
+      }
+    }
+    for (int64_t v = 0; v < kDim / kLanes; ++v) reinterpret_cast<Vector*>(sum)[v] = total[v];
+  } else {
+    for (const uint64_t* key = begin; key < end; ++key) {
+      PrefetchSource<Sources, kAhead>(sources, key, last, std::min<int64_t>(num_columns, 128));
+      const float* __restrict row = sources.Row(*key) + column;
+      const float scale = sources.Scale(*key);
+      if (key == begin) {
+        for (int64_t d = 0; d < num_columns; ++d) sum[d] = scale * row[d];
+      } else {
+        for (int64_t d = 0; d < num_columns; ++d) sum[d] += scale * row[d];
+      }
+    }
+  }
+}
+
+// sum [dim] = the sum of a run.
+template <typename Sources, int64_t kDim>
+RH_INLINE void CombineRun(const Sources& sources, const uint64_t* begin, const uint64_t* end, const uint64_t* last,
+                          int64_t dim, float* __restrict sum) {
+  float partial[kDim > 0 ? kDim : kMaxColumns];
+  for (int64_t column = 0; column < dim; column += kMaxColumns) {
+    const int64_t num_columns = kDim > 0 ? kDim : std::min(kMaxColumns, dim - column);
+    const uint64_t* chunk_end = std::min(begin + RH_GRADIENT_CHUNK, end);
+    CombineChunk<Sources, kDim>(sources, begin, chunk_end, last, column, num_columns, sum + column);
+    for (const uint64_t* chunk = chunk_end; chunk < end; chunk = chunk_end) {
+      chunk_end = std::min(chunk + RH_GRADIENT_CHUNK, end);
+      CombineChunk<Sources, kDim>(sources, chunk, chunk_end, last, column, num_columns, partial);
+      for (int64_t d = 0; d < num_columns; ++d) sum[column + d] += partial[d];
+    }
+  }
+}
+
+// A pass over keys, not runs, so that no branch depends on where a run ends: most are short, and a processor cannot
+// foresee it. The sum so far is written after each key, and a run's last write stays. What starts a run is -0, which
+// changes no sum: unlike 0 it leaves a first contribution of -0 alone.
+template <typename Sources, int64_t kDim>
+RH_INLINE int64_t CombineRunsOf(const TableIds& table, const uint64_t** first, const uint64_t* stop, int64_t max_runs,
+                                int64_t* ids, float* rows) {
+  constexpr int64_t kVectors = kDim / kLanes;
+  const Sources sources(table);
+  const int source_bits = table.source_bits;
+  const uint64_t* const last = table.keys + table.num_keys;
+  const Mask sign = Mask{} + static_cast<int32_t>(0x80000000);
+  const uint64_t* key = *first;
+  Mask keep = {};  // all ones inside a run
+  Mask sum[kVectors] = {};
+  uint64_t id = *key >> source_bits;
+  int64_t num_runs = 0;
+  while (num_runs < max_runs) {
+    if (__builtin_expect(key + RH_GRADIENT_CHUNK < last && key[RH_GRADIENT_CHUNK] >> source_bits == id, 0)) {
+      // This key begins a run of several chunks: had it begun before, this would have been seen there.
+      const uint64_t* end = table.RunEnd(key);
+      if (end - key >= kLongRun) break;
+      ids[num_runs] = static_cast<int64_t>(id);
+      CombineRun<Sources, kDim>(sources, key, end, last, kDim, rows + num_runs * kDim);
+      ++num_runs;
+      key = end;
+      if (key >= stop) break;
+      id = *key >> source_bits;
+      continue;
+    }
+    PrefetchSource<Sources, KeysAhead(kDim)>(sources, key, last, kDim);
+    const float* row = sources.Row(*key);
+    const float scale = sources.Scale(*key);
+    float* out = rows + num_runs * kDim;
+    for (int64_t v = 0; v < kVectors; ++v) {
+      const Mask start = (sum[v] & keep) | (sign & ~keep);
+      const Vector total = (Vector)start + scale * reinterpret_cast<const Vector*>(row)[v];
+      reinterpret_cast<Vector*>(out)[v] = total;
+      sum[v] = (Mask)total;
+    }
+    ids[num_runs] = static_cast<int64_t>(id);
+    const uint64_t next_id = key + 1 < last ? key[1] >> source_bits : ~uint64_t{0};
+    const int32_t ends = next_id != id ? 1 : 0;
+    num_runs += ends;
+    keep = Mask{} + (ends - 1);
+    id = next_id;
+    ++key;
+    if (key >= stop && ends != 0) break;
+  }
+  *first = key;
+  return num_runs;
+}
+
+// For any width: a pass over runs.
+template <typename Sources>
+RH_INLINE int64_t CombineWideRuns(const TableIds& table, const uint64_t** first, const uint64_t* stop, int64_t max_runs,
+                                  int64_t* ids, float* rows) {
+  const Sources sources(table);
+  const uint64_t* const last = table.keys + table.num_keys;
+  const uint64_t* key = *first;
+  int64_t num_runs = 0;
+  for (; num_runs < max_runs && key < stop; ++num_runs) {
+    const uint64_t id = *key >> table.source_bits;
+    const uint64_t* chunk_end = std::min(key + RH_GRADIENT_CHUNK, last);
+    const uint64_t* end = key + 1;
+    while (end < chunk_end && *end >> table.source_bits == id) ++end;
+    if (end == chunk_end) end = table.RunEnd(key);
+    if (end - key >= kLongRun) break;
+    ids[num_runs] = static_cast<int64_t>(id);
+    CombineRun<Sources, 0>(sources, key, end, last, table.dim, rows + num_runs * table.dim);
+    key = end;
+  }
+  *first = key;
+  return num_runs;
+}
+
+template <typename Sources>
+RH_INLINE int64_t CombineRunsFrom(const TableIds& table, const uint64_t** key, const uint64_t* stop, int64_t max_runs,
+                                  int64_t* ids, float* rows) {
+  switch (table.dim) {
+    case 16:
+      return CombineRunsOf<Sources, 16>(table, key, stop, max_runs, ids, rows);
+    case 32:
+      return CombineRunsOf<Sources, 32>(table, key, stop, max_runs, ids, rows);
+    case 64:
+      return CombineRunsOf<Sources, 64>(table, key, stop, max_runs, ids, rows);
+    case 128:
+      return CombineRunsOf<Sources, 128>(table, key, stop, max_runs, ids, rows);
+    default:
+      return CombineWideRuns<Sources>(table, key, stop, max_runs, ids, rows);
+  }
+}
+
+template <typename Sources>
+RH_INLINE void CombineChunksFrom(const TableIds& table, const uint64_t* begin, const uint64_t* end, float* sums) {
+  const Sources sources(table);
+  const uint64_t* const last = table.keys + table.num_keys;
+  for (const uint64_t* chunk = begin; chunk < end; chunk += RH_GRADIENT_CHUNK, sums += table.dim) {
+    const uint64_t* chunk_end = std::min(chunk + RH_GRADIENT_CHUNK, end);
+    if (table.dim == 128) {
+      CombineChunk<Sources, 128>(sources, chunk, chunk_end, last, 0, 128, sums);
+    } else if (table.dim == 16) {
+      CombineChunk<Sources, 16>(sources, chunk, chunk_end, last, 0, 16, sums);
+    } else {
+      CombineRun<Sources, 0>(sources, chunk, chunk_end, last, table.dim, sums);
+    }
+  }
+}
+
+}  // namespace
+
+RH_SIMD int64_t CombineRuns(const TableIds& table, const uint64_t** key, const uint64_t* stop, int64_t max_runs,
+                            int64_t* ids, float* rows) {
+  switch (table.kind) {
+    case SourceKind::kFeature:
+      return table.num_features == 1 ? CombineRunsFrom<OneFeature>(table, key, stop, max_runs, ids, rows)
+                                     : CombineRunsFrom<ManyFeatures>(table, key, stop, max_runs, ids, rows);
+    case SourceKind::kBag:
+      return CombineRunsFrom<Bags>(table, key, stop, max_runs, ids, rows);
+    default:
+      return CombineRunsFrom<Positions>(table, key, stop, max_runs, ids, rows);
+  }
+}
+
+RH_SIMD void CombineChunks(const TableIds& table, const uint64_t* begin, const uint64_t* end, float* sums) {
+  switch (table.kind) {
+    case SourceKind::kFeature:
+      return table.num_features == 1 ? CombineChunksFrom<OneFeature>(table, begin, end, sums)
+                                     : CombineChunksFrom<ManyFeatures>(table, begin, end, sums);
+    case SourceKind::kBag:
+      return CombineChunksFrom<Bags>(table, begin, end, sums);
+    default:
+      return CombineChunksFrom<Positions>(table, begin, end, sums);
+  }
+}
+
+}  // namespace rankhouse
