@@ -23,10 +23,22 @@ struct Block {
   static constexpr int64_t kMaxRows = 64;
   static constexpr int64_t kFloats = 2048;  // more where a single row is wider
 
-  int64_t num_rows = 0;
   int64_t ids[kMaxRows];
   alignas(64) float rows[kMaxFusedDim];
 };
+
+// What an update of a row reads and writes.
+void FindUsedRows(const Target& target, UsedRows* used) {
+  const rh_trained_table& table = *target.trained;
+  const int64_t row_bytes = table.dim * static_cast<int64_t>(sizeof(float));
+  const bool rowwise = target.constants.rule == RH_ROWWISE_ADAGRAD;
+  *used++ = {reinterpret_cast<const char*>(table.rows), row_bytes};
+  for (int s = 0; s < rh_num_slots(target.constants.rule); ++s) {
+    *used++ = {reinterpret_cast<const char*>(table.slots[s]), rowwise ? 4 : row_bytes};
+  }
+  if (target.constants.kind == RH_EXACT) *used++ = {reinterpret_cast<const char*>(table.last_steps), 4};
+  *used = {nullptr, 0};
+}
 
 }  // namespace
 
@@ -143,7 +155,7 @@ void Backward::WriteUnit(int64_t unit, const TableIds& table) {
   const Target& target = targets_[table.table];
   int64_t row = first_row_[unit];
   for (KeyRange range = RangeOf(unit, table); range.begin < range.end;) {
-    row += CombineRuns(table, &range.begin, range.end, std::numeric_limits<int64_t>::max(), target.ids + row,
+    row += CombineRuns(table, nullptr, &range.begin, range.end, std::numeric_limits<int64_t>::max(), target.ids + row,
                        target.rows + row * table.dim);
     if (range.begin >= range.end) break;
     target.ids[row] = table.Id(*range.begin);
@@ -153,23 +165,18 @@ void Backward::WriteUnit(int64_t unit, const TableIds& table) {
   }
 }
 
-// While one block's rows and slots are on their way from memory, the next block's gradients are added up.
 void Backward::UpdateUnit(int64_t unit, const TableIds& table) {
   const Target& target = targets_[table.table];
   const int64_t max_rows = std::clamp<int64_t>(Block::kFloats / table.dim, 1, Block::kMaxRows);
-  Block blocks[2];
-  Block* next = &blocks[0];
-  Block* loading = &blocks[1];
+  UsedRows used[kMaxUsedRows + 1];
+  FindUsedRows(target, used);
+  Block block;
   for (KeyRange range = RangeOf(unit, table); range.begin < range.end;) {
-    next->num_rows = CombineRuns(table, &range.begin, range.end, max_rows, next->ids, next->rows);
-    for (int64_t k = 0; k < next->num_rows; ++k) {
-      PrefetchTrained(*target.trained, target.constants.rule, next->ids[k]);
-    }
-    UpdateRows(target.constants, *target.trained, loading->ids, loading->rows, loading->num_rows);
-    std::swap(next, loading);
-    if (loading->num_rows < max_rows && range.begin < range.end) range.begin = table.RunEnd(range.begin);
+    const int64_t num_rows = CombineRuns(table, used, &range.begin, range.end, max_rows, block.ids, block.rows);
+    UpdateRows(target.constants, *target.trained, block.ids, block.rows, num_rows);
+    // It may be a long run that ended the block.
+    if (num_rows < max_rows && range.begin < range.end) range.begin = table.RunEnd(range.begin);
   }
-  UpdateRows(target.constants, *target.trained, loading->ids, loading->rows, loading->num_rows);
 }
 
 void Backward::FinishLongRun(int64_t r) {

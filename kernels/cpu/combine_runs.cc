@@ -18,7 +18,7 @@ constexpr int64_t kMaxColumns = 256;
 // How many keys ahead to prefetch: about as many lines as a core can wait for at once.
 constexpr int64_t KeysAhead(int64_t dim) {
   const int64_t lines = (dim + 15) / 16;
-  return lines <= 1 ? 24 : lines == 2 ? 16 : lines <= 4 ? 12 : 8;
+  return lines <= 2 ? 16 : lines <= 4 ? 12 : 8;
 }
 
 // Where the contribution of a key comes from, one struct for each kind of source.
@@ -75,6 +75,17 @@ struct Positions {
   const Contribution* contributions;
   uint64_t mask;
 };
+
+// Starts loading the rows of an id that is kAhead keys away.
+template <int64_t kAhead>
+RH_INLINE void PrefetchUsed(const TableIds& table, const UsedRows* used, const uint64_t* key, const uint64_t* last) {
+  if (used == nullptr || key + kAhead >= last) return;
+  const int64_t id = static_cast<int64_t>(key[kAhead] >> table.source_bits);
+  for (int k = 0; k < kMaxUsedRows && used[k].data != nullptr; ++k) {
+    const char* row = used[k].data + id * used[k].row_bytes;
+    for (int64_t byte = 0; byte < used[k].row_bytes; byte += 64) __builtin_prefetch(row + byte);
+  }
+}
 
 // What a loop over keys prefetches: the row of the gradient that comes kAhead keys later, and before what it is found
 // by.
@@ -140,8 +151,8 @@ RH_INLINE void CombineRun(const Sources& sources, const uint64_t* begin, const u
 // foresee it. The sum so far is written after each key, and a run's last write stays. What starts a run is -0, which
 // changes no sum: unlike 0 it leaves a first contribution of -0 alone.
 template <typename Sources, int64_t kDim>
-RH_INLINE int64_t CombineRunsOf(const TableIds& table, const uint64_t** first, const uint64_t* stop, int64_t max_runs,
-                                int64_t* ids, float* rows) {
+RH_INLINE int64_t CombineRunsOf(const TableIds& table, const UsedRows* used, const uint64_t** first,
+                                const uint64_t* stop, int64_t max_runs, int64_t* ids, float* rows) {
   constexpr int64_t kVectors = kDim / kLanes;
   const Sources sources(table);
   const int source_bits = table.source_bits;
@@ -166,6 +177,7 @@ RH_INLINE int64_t CombineRunsOf(const TableIds& table, const uint64_t** first, c
       continue;
     }
     PrefetchSource<Sources, KeysAhead(kDim)>(sources, key, last, kDim);
+    PrefetchUsed<KeysAhead(kDim)>(table, used, key, last);
     const float* row = sources.Row(*key);
     const float scale = sources.Scale(*key);
     float* out = rows + num_runs * kDim;
@@ -190,8 +202,8 @@ RH_INLINE int64_t CombineRunsOf(const TableIds& table, const uint64_t** first, c
 
 // For any width: a pass over runs.
 template <typename Sources>
-RH_INLINE int64_t CombineWideRuns(const TableIds& table, const uint64_t** first, const uint64_t* stop, int64_t max_runs,
-                                  int64_t* ids, float* rows) {
+RH_INLINE int64_t CombineWideRuns(const TableIds& table, const UsedRows* used, const uint64_t** first,
+                                  const uint64_t* stop, int64_t max_runs, int64_t* ids, float* rows) {
   const Sources sources(table);
   const uint64_t* const last = table.keys + table.num_keys;
   const uint64_t* key = *first;
@@ -203,6 +215,7 @@ RH_INLINE int64_t CombineWideRuns(const TableIds& table, const uint64_t** first,
     while (end < chunk_end && *end >> table.source_bits == id) ++end;
     if (end == chunk_end) end = table.RunEnd(key);
     if (end - key >= kLongRun) break;
+    PrefetchUsed<KeysAhead(128)>(table, used, key, last);
     ids[num_runs] = static_cast<int64_t>(id);
     CombineRun<Sources, 0>(sources, key, end, last, table.dim, rows + num_runs * table.dim);
     key = end;
@@ -212,19 +225,19 @@ RH_INLINE int64_t CombineWideRuns(const TableIds& table, const uint64_t** first,
 }
 
 template <typename Sources>
-RH_INLINE int64_t CombineRunsFrom(const TableIds& table, const uint64_t** key, const uint64_t* stop, int64_t max_runs,
-                                  int64_t* ids, float* rows) {
+RH_INLINE int64_t CombineRunsFrom(const TableIds& table, const UsedRows* used, const uint64_t** key,
+                                  const uint64_t* stop, int64_t max_runs, int64_t* ids, float* rows) {
   switch (table.dim) {
     case 16:
-      return CombineRunsOf<Sources, 16>(table, key, stop, max_runs, ids, rows);
+      return CombineRunsOf<Sources, 16>(table, used, key, stop, max_runs, ids, rows);
     case 32:
-      return CombineRunsOf<Sources, 32>(table, key, stop, max_runs, ids, rows);
+      return CombineRunsOf<Sources, 32>(table, used, key, stop, max_runs, ids, rows);
     case 64:
-      return CombineRunsOf<Sources, 64>(table, key, stop, max_runs, ids, rows);
+      return CombineRunsOf<Sources, 64>(table, used, key, stop, max_runs, ids, rows);
     case 128:
-      return CombineRunsOf<Sources, 128>(table, key, stop, max_runs, ids, rows);
+      return CombineRunsOf<Sources, 128>(table, used, key, stop, max_runs, ids, rows);
     default:
-      return CombineWideRuns<Sources>(table, key, stop, max_runs, ids, rows);
+      return CombineWideRuns<Sources>(table, used, key, stop, max_runs, ids, rows);
   }
 }
 
@@ -246,16 +259,16 @@ RH_INLINE void CombineChunksFrom(const TableIds& table, const uint64_t* begin, c
 
 }  // namespace
 
-RH_SIMD int64_t CombineRuns(const TableIds& table, const uint64_t** key, const uint64_t* stop, int64_t max_runs,
-                            int64_t* ids, float* rows) {
+RH_SIMD int64_t CombineRuns(const TableIds& table, const UsedRows* used, const uint64_t** key, const uint64_t* stop,
+                            int64_t max_runs, int64_t* ids, float* rows) {
   switch (table.kind) {
     case SourceKind::kFeature:
-      return table.num_features == 1 ? CombineRunsFrom<OneFeature>(table, key, stop, max_runs, ids, rows)
-                                     : CombineRunsFrom<ManyFeatures>(table, key, stop, max_runs, ids, rows);
+      return table.num_features == 1 ? CombineRunsFrom<OneFeature>(table, used, key, stop, max_runs, ids, rows)
+                                     : CombineRunsFrom<ManyFeatures>(table, used, key, stop, max_runs, ids, rows);
     case SourceKind::kBag:
-      return CombineRunsFrom<Bags>(table, key, stop, max_runs, ids, rows);
+      return CombineRunsFrom<Bags>(table, used, key, stop, max_runs, ids, rows);
     default:
-      return CombineRunsFrom<Positions>(table, key, stop, max_runs, ids, rows);
+      return CombineRunsFrom<Positions>(table, used, key, stop, max_runs, ids, rows);
   }
 }
 

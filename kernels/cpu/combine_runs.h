@@ -6,11 +6,19 @@
 
 namespace rankhouse {
 
+// An array with a row for each id, which will be used next.
+struct UsedRows {
+  const char* data;  // NULL: none
+  int64_t row_bytes;
+};
+constexpr int kMaxUsedRows = 4;
+
 // Adds up the runs of equal ids from *key on, which begins one: at most max_runs, and those that begin before `stop`.
 // Writes ids [runs] and rows [runs, D], moves *key behind the last run, and returns how many there were. It also stops
 // at a run of kLongRun keys or more. Each run is added in the order that rh_pooled_lookup_gradient promises.
-int64_t CombineRuns(const TableIds& table, const uint64_t** key, const uint64_t* stop, int64_t max_runs, int64_t* ids,
-                    float* rows);
+// Meanwhile it starts loading what `used` [kMaxUsedRows] says about the rows to come.
+int64_t CombineRuns(const TableIds& table, const UsedRows* used, const uint64_t** key, const uint64_t* stop,
+                    int64_t max_runs, int64_t* ids, float* rows);
 
 // sums [chunks, D] = the sum of each chunk of RH_GRADIENT_CHUNK of the keys [begin, end), which are of one id.
 void CombineChunks(const TableIds& table, const uint64_t* begin, const uint64_t* end, float* sums);
