@@ -10,10 +10,14 @@ from rankhouse.kernels.tf_ops.bags import Bags, from_ragged, from_sparse, join
 from rankhouse.kernels.tf_ops.interaction import dot_interaction
 from rankhouse.kernels.tf_ops.lookup import PooledRows, combine_duplicates, pooled_lookup, pooled_lookup_counted
 from rankhouse.kernels.tf_ops.optimizers import apply_adagrad, apply_sgd
+from rankhouse.kernels.tf_ops.vocabulary import Evicted, UniqueKeys, Vocabulary, unique
 
 __all__ = [
     "Bags",
+    "Evicted",
     "PooledRows",
+    "UniqueKeys",
+    "Vocabulary",
     "apply_adagrad",
     "apply_sgd",
     "combine_duplicates",
@@ -23,4 +27,5 @@ __all__ = [
     "join",
     "pooled_lookup",
     "pooled_lookup_counted",
+    "unique",
 ]
