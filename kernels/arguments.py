@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rankhouse.kernels import library
 from rankhouse.kernels.errors import ArgumentError
 
 
@@ -26,16 +25,3 @@ def check_array(
         raise ArgumentError(f"{name} is not contiguous: pass np.ascontiguousarray({name})")
     if shape is not None and (array.shape != shape or not array.flags.writeable):
         raise ArgumentError(f"{name} has shape {array.shape}: expected a writeable array of shape {shape}")
-
-
-def executor_of(num_threads: int | None) -> library.Executor | None:
-    """Returns what a call is told about threads.
-
-    Raises:
-        ArgumentError: num_threads is below 1.
-    """
-    if num_threads is None:
-        return None
-    if num_threads < 1:
-        raise ArgumentError(f"num_threads is {num_threads}: expected at least 1, or None for all processors")
-    return library.Executor(num_threads=num_threads)

@@ -22,3 +22,18 @@ class SparseGradient:
 
     ids: NDArray[np.int64]
     rows: NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class BadIds:
+    """The ids of a batch that were no rows of one table, whatever the table's policy made of them.
+
+    `count` is their number. The rest is about the first, the one with the lowest feature, sample and position in its
+    bag, and says nothing where there is none.
+    """
+
+    count: int
+    feature: int
+    sample: int
+    position: int
+    id: int

@@ -5,6 +5,7 @@ from numpy.typing import NDArray
 
 from rankhouse.kernels import library
 from rankhouse.kernels.errors import ArgumentError
+from rankhouse.kernels.executor import Threads, executor_of
 
 Floats = NDArray[np.float32]
 
@@ -15,7 +16,7 @@ def dot_interaction(
     *,
     dim: int,
     self_interaction: bool = False,
-    num_threads: int | None = None,
+    num_threads: Threads = None,
 ) -> Floats:
     """Takes the dot products of all pairs of a sample's vectors (Naumov et al. 2019, https://arxiv.org/abs/1906.00091).
 
@@ -37,7 +38,7 @@ def dot_interaction(
     out = np.empty((len(embeddings), width), np.float32)
     library.check(
         library.load().rh_dot_interaction(
-            interaction, _address(bottom), _address(embeddings), _address(out), library.executor(num_threads)
+            interaction, _address(bottom), _address(embeddings), _address(out), executor_of(num_threads)
         )
     )
     return out
@@ -50,7 +51,7 @@ def dot_interaction_gradient(
     *,
     dim: int,
     self_interaction: bool = False,
-    num_threads: int | None = None,
+    num_threads: Threads = None,
 ) -> tuple[Floats | None, Floats]:
     """Gives the gradients of bottom [B, D] (None where there is none) and embeddings [B, F * D].
 
@@ -72,7 +73,7 @@ def dot_interaction_gradient(
     library.check(
         library.load().rh_dot_interaction_gradient(
             *(interaction, _address(bottom), _address(embeddings), _address(grad)),
-            *(_address(bottom_grad), _address(embeddings_grad), library.executor(num_threads)),
+            *(_address(bottom_grad), _address(embeddings_grad), executor_of(num_threads)),
         )
     )
     return bottom_grad, embeddings_grad

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import rankhouse.kernels
-from rankhouse.kernels.errors import STATUS_ERRORS, ArgumentError, InternalError, LibraryError
+from rankhouse.kernels.errors import STATUS_ERRORS, InternalError, LibraryError
 
 # RH_ABI_VERSION of the header that the declarations below were written from.
 ABI_VERSION = 2
@@ -14,6 +14,12 @@ ABI_VERSION = 2
 COMBINERS = {"sum": 0, "mean": 1, "sqrtn": 2, "none": 3}
 
 # The rh_row_types.
+WEIGHTINGS = {"tensorflow": 0, "fbgemm": 1}
+
+# The rh_out_of_range policies; that of a named row is OOV_ROW.
+OUT_OF_RANGE = {"error": 0, "zero": 1, "clip": 2}
+OOV_ROW = 3
+
 ROW_TYPES = {"float32": 0, "float16": 1, "bfloat16": 2, "int8": 3}
 
 # The rh_weightings.
@@ -132,7 +138,7 @@ class Update(ctypes.Structure):
 
 
 class Executor(ctypes.Structure):
-    """rh_executor. From Python only num_threads is set: a call starts threads of its own."""
+    """rh_executor; see rankhouse.kernels.executor."""
 
     _fields_: ClassVar = [
         ("parallel_for", ctypes.c_void_p),
@@ -290,16 +296,3 @@ def check(status: int) -> None:
     """Raises the error that a status stands for, with the library's message; does nothing for success."""
     if status != 0:
         raise STATUS_ERRORS.get(status, InternalError)(load().rh_last_error().decode())
-
-
-def executor(num_threads: int | None) -> Executor | None:
-    """Returns how a call spreads its work: over so many threads at most, or (None) as many as there are processors.
-
-    Raises:
-        ArgumentError: It is below 1.
-    """
-    if num_threads is None:
-        return None
-    if num_threads < 1:
-        raise ArgumentError(f"num_threads is {num_threads}: expected at least 1, or None for all processors")
-    return Executor(num_threads=num_threads)

@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankhouse.kernels import library
-from rankhouse.kernels.arguments import check_array, executor_of
+from rankhouse.kernels.arguments import check_array
 from rankhouse.kernels.bags import SparseGradient
 from rankhouse.kernels.errors import ArgumentError
+from rankhouse.kernels.executor import Threads, executor_of
 from rankhouse.kernels.optimizer_settings import KINDS, OptimizerSettings
 
 # What the settings are called in rh_optimizer, where the names differ.
@@ -58,7 +59,7 @@ def apply(
     step: int = 1,
     learning_rates: NDArray[np.float32] | None = None,
     gradient_scale: float = 1.0,
-    num_threads: int | None = None,
+    num_threads: Threads = None,
 ) -> None:
     """Makes one step of a table, in place.
 
@@ -98,7 +99,7 @@ def catch_up(
     step: int,
     ids: NDArray[np.int64] | None = None,
     learning_rates: NDArray[np.float32] | None = None,
-    num_threads: int | None = None,
+    num_threads: Threads = None,
 ) -> None:
     """Makes the steps that rows have missed, in place; does nothing for other kinds than the exact ones.
 
@@ -125,7 +126,7 @@ def catch_up(
     library.check(library.load().rh_catch_up(update, 1, executor_of(num_threads)))
 
 
-def squared_norm(gradients: Sequence[SparseGradient], *, num_threads: int | None = None) -> float:
+def squared_norm(gradients: Sequence[SparseGradient], *, num_threads: Threads = None) -> float:
     """Returns the sum of the squares of all gradients' elements, in float64; its root is their global norm.
 
     Raises:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from rankhouse.kernels import library
 from rankhouse.kernels.errors import ArgumentError
+from rankhouse.kernels.executor import Threads, executor_of
 
 _DTYPES: dict[str, Any] = {
     "float32": np.dtype(np.float32),
@@ -28,7 +29,7 @@ def quantize_rows(
     row_type: str,
     *,
     out: NDArray[Any] | None = None,
-    num_threads: int | None = None,
+    num_threads: Threads = None,
 ) -> NDArray[Any]:
     """Converts rows into another format.
 
@@ -48,25 +49,25 @@ def quantize_rows(
         ArgumentError: For int8, an element is not finite (the message names row and column); or an array or the row
             type is not as said here.
     """
-    _check_rows(rows, "rows", np.dtype(np.float32))
+    check_rows(rows, "rows", np.dtype(np.float32))
     if not rows.flags.c_contiguous:
         raise ArgumentError("rows is not contiguous: pass np.ascontiguousarray(rows)")
-    number = _row_type_number(row_type)
+    number = row_type_number(row_type)
     num_rows, dim = rows.shape
     shape = (num_rows, _columns(row_type, dim))
     out = np.empty(shape, _DTYPES[row_type]) if out is None else out
-    _check_rows(out, "out", _DTYPES[row_type])
+    check_rows(out, "out", _DTYPES[row_type])
     if out.shape != shape or not out.flags.writeable:
         raise ArgumentError(f"out has shape {out.shape}: expected a writeable array of shape {shape}")
     library.check(
         library.load().rh_quantize_rows(
-            rows.ctypes.data, num_rows, dim, number, _stride(out, "out"), out.ctypes.data, library.executor(num_threads)
+            rows.ctypes.data, num_rows, dim, number, stride_of(out, "out"), out.ctypes.data, executor_of(num_threads)
         )
     )
     return out
 
 
-def dequantize_rows(quantized: NDArray[Any], *, num_threads: int | None = None) -> NDArray[np.float32]:
+def dequantize_rows(quantized: NDArray[Any], *, num_threads: Threads = None) -> NDArray[np.float32]:
     """Converts rows of any format into float32 [R, D], as the lookup reads them.
 
     Args:
@@ -77,14 +78,14 @@ def dequantize_rows(quantized: NDArray[Any], *, num_threads: int | None = None) 
         ArgumentError: The array is not one of rows.
     """
     row_type = row_type_of(quantized)
-    _check_rows(quantized, "quantized", _DTYPES[row_type])
+    check_rows(quantized, "quantized", _DTYPES[row_type])
     num_rows = quantized.shape[0]
     dim = dim_of(quantized)
     rows = np.empty((num_rows, dim), np.float32)
     library.check(
         library.load().rh_dequantize_rows(
-            *(quantized.ctypes.data, num_rows, dim, _row_type_number(row_type), _stride(quantized, "quantized")),
-            *(rows.ctypes.data, library.executor(num_threads)),
+            *(quantized.ctypes.data, num_rows, dim, row_type_number(row_type), stride_of(quantized, "quantized")),
+            *(rows.ctypes.data, executor_of(num_threads)),
         )
     )
     return rows
@@ -100,7 +101,7 @@ def allocate_rows(num_rows: int, dim: int, row_type: str = "float32") -> NDArray
         ArgumentError: A size is out of range, or the row type is unknown.
         OutOfMemoryError: The system has not so much memory to give.
     """
-    number = _row_type_number(row_type)
+    number = row_type_number(row_type)
     kernels = library.load()
     row_bytes = kernels.rh_row_bytes(number, dim)
     if num_rows < 0 or row_bytes == 0:
@@ -135,7 +136,12 @@ def dim_of(rows: NDArray[Any]) -> int:
     return int(rows.shape[1]) - (8 if row_type_of(rows) == "int8" else 0)
 
 
-def _row_type_number(row_type: str) -> int:
+def row_type_number(row_type: str) -> int:
+    """Returns the rh_row_type of a format's name.
+
+    Raises:
+        ArgumentError: There is no such format.
+    """
     if row_type not in library.ROW_TYPES:
         raise ArgumentError(f"row type {row_type!r}: expected one of {sorted(library.ROW_TYPES)}")
     return library.ROW_TYPES[row_type]
@@ -145,15 +151,20 @@ def _columns(row_type: str, dim: int) -> int:
     return dim + 8 if row_type == "int8" else dim
 
 
-def _check_rows(rows: NDArray[Any], name: str, dtype: np.dtype[Any]) -> None:
+def check_rows(rows: NDArray[Any], name: str, dtype: np.dtype[Any]) -> None:
+    """Raises ArgumentError for what is not an array of rows of that dtype."""
     if not isinstance(rows, np.ndarray):
         raise ArgumentError(f"{name} is a {type(rows).__name__}: expected a NumPy array")
     if rows.dtype != dtype or rows.ndim != 2 or dim_of(rows) < 1:
         raise ArgumentError(f"{name} is {rows.dtype} of shape {rows.shape}: expected {dtype} [rows, width]")
 
 
-def _stride(rows: NDArray[Any], name: str) -> int:
-    """Bytes from one row to the next."""
+def stride_of(rows: NDArray[Any], name: str) -> int:
+    """Returns the bytes from one row to the next.
+
+    Raises:
+        ArgumentError: A row is not in one piece, or rows overlap.
+    """
     row_bytes = rows.shape[1] * rows.itemsize
     # NumPy leaves the strides of axes with less than two elements open.
     in_one_piece = rows.size == 0 or rows.shape[1] == 1 or rows.strides[1] == rows.itemsize

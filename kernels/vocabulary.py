@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankhouse.kernels import library
-from rankhouse.kernels.arguments import check_array, executor_of
+from rankhouse.kernels.arguments import check_array
 from rankhouse.kernels.errors import ArgumentError
+from rankhouse.kernels.executor import Threads, executor_of
 
 # The rh_eviction of each policy.
 EVICTIONS = {"never": 0, "oldest": 1, "rarest": 2}
@@ -81,7 +82,7 @@ class VocabularyOptions:
         return library.VocabularyOptions(**{**asdict(self), "eviction": EVICTIONS[self.eviction]})
 
 
-def unique(keys: NDArray[np.int64], *, num_threads: int | None = None) -> UniqueKeys:
+def unique(keys: NDArray[np.int64], *, num_threads: Threads = None) -> UniqueKeys:
     """Finds the distinct keys, in increasing order.
 
     Args:
@@ -143,7 +144,7 @@ class Vocabulary:
         """The number of keys with an id and of candidates."""
         return int(library.load().rh_vocabulary_num_entries(self._open()))
 
-    def lookup(self, keys: NDArray[np.int64], *, num_threads: int | None = None) -> NDArray[np.int64]:
+    def lookup(self, keys: NDArray[np.int64], *, num_threads: Threads = None) -> NDArray[np.int64]:
         """Gives the ids [N] of keys [N], and the unknown id where a key has none. Changes nothing.
 
         Raises:
