@@ -39,7 +39,8 @@ struct rh_vocabulary::Step {
   int64_t num_keys;
   int64_t step;
   rh_evicted* evicted;
-  Scratch scratch{nullptr};
+  rh_executor executor;
+  Scratch scratch{&executor};
 
   int64_t* slots = nullptr;       // [num_keys] of the keys with an id, else -1
   int64_t* new_keys = nullptr;    // [num_new] without an id: first as they came, then unique and increasing
@@ -70,7 +71,7 @@ int64_t rh_vocabulary::Observe(const int64_t* keys, const int64_t* counts, int64
                                rh_evicted* evicted) {
   Require(step_number >= last_step_, "step is ", step_number, ", but step ", last_step_,
           " was before: steps must not go back");
-  Step step{keys, counts, num_keys, step_number, evicted};
+  Step step{keys, counts, num_keys, step_number, evicted, {nullptr, nullptr, /*num_threads=*/1, &scratch_}};
   Prepare(&step);
 
   // From here on nothing fails.
@@ -120,10 +121,8 @@ void rh_vocabulary::Prepare(Step* step) {
 
   int64_t* unique = step->scratch.Take<int64_t>(step->num_new);
   int64_t* inverse = step->scratch.Take<int64_t>(step->num_new);
-  rh_executor this_thread = {};
-  this_thread.num_threads = 1;
   const UniqueOutputs outputs{unique, inverse, nullptr};
-  const int64_t num_new = Unique(step->new_keys, step->num_new, outputs, &this_thread, &step->scratch);
+  const int64_t num_new = Unique(step->new_keys, step->num_new, outputs, &step->executor, &step->scratch);
   const int64_t most_entries = std::min(table_.size() + num_new, max_keys_ + max_candidates_ + 1);
   if (table_.Reserve(most_entries)) FindKeys(step);
   if (evicts_ && (key_order_.is_built() || size() + num_new > max_keys_)) {

@@ -8,6 +8,7 @@
 #include "cpu/eviction_order.h"
 #include "cpu/free_ids.h"
 #include "cpu/key_table.h"
+#include "cpu/scratch.h"
 #include "rankhouse/kernels.h"
 
 // Functions throw Error or std::bad_alloc before they have changed anything that can be seen.
@@ -49,6 +50,7 @@ struct rh_vocabulary {
   rankhouse::EvictionOrder candidate_order_;
   int64_t num_candidates_ = 0;
   int64_t last_step_ = std::numeric_limits<int64_t>::min();
+  rh_scratch scratch_;  // of Observe, so that steps of a steady size allocate nothing
 };
 
 #endif  // RANKHOUSE_CPU_VOCABULARY_H_

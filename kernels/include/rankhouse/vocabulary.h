@@ -49,11 +49,11 @@ typedef struct rh_evicted {
 } rh_evicted;
 
 // Takes note of the keys of step `step` (>= all before) of training: keys [N] with counts [N] (NULL: 1 each;
-// duplicates add up). Admits those seen often enough, in the order of their values, each with the smallest free id, and
-// where there is none evicts, never a key of this step. The result depends on the set of (key, count) of each step
-// alone: not on their order, nor on how many ranks gathered them.
-// evicted [N] or NULL, num_evicted: what went; the rows of their ids start anew.
-// A failure leaves the vocabulary as it was.
+// duplicates add up; 0 times is not seen; sums stop at 2^63 - 1). Admits those seen often enough, in the order of their
+// values, each with the smallest free id, and where there is none evicts, never a key of this step (of any call with
+// it); one that finds no room stays a candidate if min_count is above 1. The result depends on the set of (key, count)
+// of each step alone: not on their order, nor on how many ranks gathered them. evicted [N] or NULL, num_evicted: what
+// went, in the order in which it went; the rows of their ids start anew. A failure leaves the vocabulary as it was.
 RH_API int rh_vocabulary_observe(rh_vocabulary* vocabulary, const int64_t* keys, const int64_t* counts,
                                  int64_t num_keys, int64_t step, rh_evicted* evicted, int64_t* num_evicted);
 
