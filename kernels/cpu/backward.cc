@@ -18,10 +18,11 @@ constexpr int64_t kGroupChunks = kLongRun / RH_GRADIENT_CHUNK;
 int64_t NumChunks(const LongRun& run) { return (run.end - run.begin - 1) / RH_GRADIENT_CHUNK + 1; }
 int64_t NumGroups(const LongRun& run) { return (NumChunks(run) - 1) / kGroupChunks + 1; }
 
-// Gradients on their way to an update, few enough to stay in the L1 or L2 cache.
+// Gradients on their way to an update: few, so that what is prefetched arrives during the update, but enough to make up
+// for the call.
 struct Block {
-  static constexpr int64_t kMaxRows = 64;
-  static constexpr int64_t kFloats = 2048;  // more where a single row is wider
+  static constexpr int64_t kMaxRows = 8;
+  static constexpr int64_t kFloats = 1024;  // more where a single row is wider
 
   int64_t ids[kMaxRows];
   alignas(64) float rows[kMaxFusedDim];

@@ -18,7 +18,7 @@ constexpr int64_t kMaxColumns = 256;
 // How many keys ahead to prefetch: about as many lines as a core can wait for at once.
 constexpr int64_t KeysAhead(int64_t dim) {
   const int64_t lines = (dim + 15) / 16;
-  return lines <= 2 ? 16 : lines <= 4 ? 12 : 8;
+  return lines <= 1 ? 24 : lines == 2 ? 16 : lines <= 4 ? 12 : 8;
 }
 
 // Where the contribution of a key comes from, one struct for each kind of source.

@@ -214,9 +214,12 @@ void SortedIds::CountPart(int32_t t, int64_t part) {
     const int64_t begin = lookup_.bag(feature, range.begin).begin;
     const int64_t end = lookup_.bag(feature, sample - 1).end;
     const Id* ids = lookup_.ids<Id>();
+    const int low_bits = plan.low_bits;
+    const int64_t num_rows = feature.num_rows;
+    uint32_t* const count = counts;
     for (int64_t n = begin; n < end; ++n) {
       int64_t row = ids[n];
-      if (__builtin_expect(!feature.Has(row), 0)) {
+      if (__builtin_expect(static_cast<uint64_t>(row) >= static_cast<uint64_t>(num_rows), 0)) {
         row = feature.Row(row);
         if (row == kZeroRow) continue;
         if (row == kFault) {
@@ -225,7 +228,7 @@ void SortedIds::CountPart(int32_t t, int64_t part) {
           return fault_.Report(lookup_, feature, sample);
         }
       }
-      ++counts[row >> plan.low_bits];
+      ++count[row >> low_bits];
     }
   });
 }
@@ -252,8 +255,6 @@ void SortedIds::PlacePart(int32_t t, int64_t part) {
   const SourceKind kind = table.kind;
   uint32_t* next = plan.counts + part * plan.num_buckets;
   Entry* entries = static_cast<Entry*>(plan.entries);
-  const int source_bits = table.source_bits;
-  const uint64_t low_mask = (uint64_t{1} << plan.low_bits) - 1;
   ForEachRange(t, part, [&](const BagRange& range) {
     const FeatureSource& source = *range.source;
     const Feature feature = *source.feature;
@@ -262,6 +263,12 @@ void SortedIds::PlacePart(int32_t t, int64_t part) {
     const uint64_t high = kind == SourceKind::kPosition
                               ? source.first
                               : static_cast<uint64_t>(&source - table.features) << table.row_bits;
+    // Copies: entries that are written could otherwise overlap what the loop reads.
+    const int low_bits = plan.low_bits;
+    const int source_bits = table.source_bits;
+    const uint64_t low_mask = (uint64_t{1} << low_bits) - 1;
+    uint32_t* const place = next;
+    Entry* const to = entries;
     for (int64_t sample = range.begin; sample < range.end; ++sample) {
       const Bag bag = lookup_.bag(*source.feature, sample);
       if (kind != SourceKind::kFeature) ScaleBag(source, sample, bag, kind, plan.contributions);
@@ -271,7 +278,7 @@ void SortedIds::PlacePart(int32_t t, int64_t part) {
         if (__builtin_expect(!feature.Has(row), 0)) row = feature.Row(row);
         if (__builtin_expect(row < 0, 0)) continue;
         const uint64_t low = static_cast<uint64_t>(row) & low_mask;
-        entries[next[row >> plan.low_bits]++] = static_cast<Entry>(low << source_bits | from);
+        to[place[row >> low_bits]++] = static_cast<Entry>(low << source_bits | from);
       }
     }
   });

@@ -21,26 +21,46 @@ RH_INLINE TrainedRow RowOf(const rh_trained_table& table, int64_t row, int num_s
           num_slots > 1 ? table.slots[1] + at : nullptr};
 }
 
-// One step of n columns from `first` on. kTouched: with a gradient; without one it is zero, and weights do not decay.
-template <typename Rule, bool kTouched>
-RH_INLINE void StepColumns(const UpdateConstants& c, const float* __restrict gradient, const TrainedRow& row,
-                           int64_t first, int64_t n) {
-  const float* __restrict gradient_block = gradient + first;
-  float* __restrict w_block = row.w + first;
-  float* __restrict a_block = row.a + (Rule::kNumSlots > 0 ? first : 0);
-  float* __restrict b_block = row.b + (Rule::kNumSlots > 1 ? first : 0);
-#pragma GCC ivdep
-  for (int64_t d = 0; d < n; ++d) {
-    float w = w_block[d];
-    float a = Rule::kNumSlots > 0 ? a_block[d] : 0.0f;
-    float b = Rule::kNumSlots > 1 ? b_block[d] : 0.0f;
-    const float g = kTouched ? PrepareGradient(c, gradient_block[d], w) : 0.0f;
-    if (kTouched) w = DecayWeight(c, w);
-    Rule::Step(c, g, w, a, b);
-    w_block[d] = w;
-    if (Rule::kNumSlots > 0) a_block[d] = a;
-    if (Rule::kNumSlots > 1) b_block[d] = b;
+// Loads and stores n <= kBlock columns; the rest is zeros.
+RH_INLINE void LoadBlock(const float* from, int64_t n, float* block) {
+  if (n == kBlock) {
+    __builtin_memcpy(block, from, kBlock * sizeof(float));
+  } else {
+    for (int64_t d = 0; d < kBlock; ++d) block[d] = d < n ? from[d] : 0.0f;
   }
+}
+
+RH_INLINE void StoreBlock(const float* block, int64_t n, float* to) {
+  if (n == kBlock) {
+    __builtin_memcpy(to, block, kBlock * sizeof(float));
+  } else {
+    for (int64_t d = 0; d < n; ++d) to[d] = block[d];
+  }
+}
+
+// One step of n columns from `first` on. kTouched: with a gradient; without one it is zero, and weights do not decay.
+// It is made on copies, which nothing else can overlap, so that the compiler keeps each in a vector register.
+template <typename Rule, bool kTouched>
+RH_INLINE void StepColumns(const UpdateConstants& c, const float* gradient, const TrainedRow& row, int64_t first,
+                           int64_t n) {
+  float w[kBlock];
+  float g[kBlock] = {};
+  float a[kBlock] = {};
+  float b[kBlock] = {};
+  LoadBlock(row.w + first, n, w);
+  if (kTouched) LoadBlock(gradient + first, n, g);
+  if (Rule::kNumSlots > 0) LoadBlock(row.a + first, n, a);
+  if (Rule::kNumSlots > 1) LoadBlock(row.b + first, n, b);
+  for (int64_t d = 0; d < kBlock; ++d) {
+    if (kTouched) {
+      g[d] = PrepareGradient(c, g[d], w[d]);
+      w[d] = DecayWeight(c, w[d]);
+    }
+    Rule::Step(c, g[d], w[d], a[d], b[d]);
+  }
+  StoreBlock(w, n, row.w + first);
+  if (Rule::kNumSlots > 0) StoreBlock(a, n, row.a + first);
+  if (Rule::kNumSlots > 1) StoreBlock(b, n, row.b + first);
 }
 
 template <typename Rule, bool kTouched>
