@@ -168,7 +168,7 @@ def pooled_lookup_gradient(
         weighting=weighting,
         out_of_range=out_of_range,
     )
-    _check_grad(grad, request)
+    request.check_grad(grad)
     kernels = library.load()
     capacity = (ctypes.c_int64 * len(tables_shape))()
     library.check(kernels.rh_gradient_capacity(request.lookup, capacity))
@@ -247,7 +247,7 @@ def pooled_lookup_weight_gradient(
         weighting=weighting,
         out_of_range=out_of_range,
     )
-    _check_grad(grad, request)
+    request.check_grad(grad)
     gradient = np.empty(len(ids), np.float32)
     library.check(
         library.load().rh_pooled_lookup_weight_gradient(
@@ -289,9 +289,3 @@ def _look_up(request: LookupRequest, rows: Any, bad_ids: list[BadIds] | None, nu
     if bad_ids is not None and report is not None:
         bad_ids[:] = [BadIds(bad.count, bad.feature, bad.sample, bad.position, bad.id) for bad in report]
     library.check(status)
-
-
-def _check_grad(grad: NDArray[np.float32], request: LookupRequest) -> None:
-    check_array(grad, "grad", np.float32, 2)
-    if grad.shape != (request.batch_size, request.width):
-        raise ArgumentError(f"grad has shape {grad.shape}: expected {(request.batch_size, request.width)}")

@@ -107,6 +107,12 @@ class LookupRequest:
             self.lookup.offsets = offsets.ctypes.data
         self.lookup.batch_size = self.batch_size
 
+    def check_grad(self, grad: NDArray[np.float32]) -> None:
+        """Raises ArgumentError where `grad` is not float32 [B, E]."""
+        check_array(grad, "grad", np.float32, 2)
+        if grad.shape != (self.batch_size, self.width):
+            raise ArgumentError(f"grad has shape {grad.shape}: expected {(self.batch_size, self.width)}")
+
     def feature_rows(self, matrix: NDArray[np.float32]) -> Any:
         """Gives the features' columns of a matrix [B, E]."""
         rows = (library.FeatureRows * len(self.dims))()

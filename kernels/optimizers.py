@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from rankhouse.kernels import library
 from rankhouse.kernels.arguments import check_array
-from rankhouse.kernels.bags import SparseGradient
+from rankhouse.kernels.bags import FixedHotness, SparseGradient
 from rankhouse.kernels.errors import ArgumentError
 from rankhouse.kernels.executor import Threads, executor_of
+from rankhouse.kernels.lookup_request import LookupRequest, Policy, TableShape
 from rankhouse.kernels.optimizer_settings import KINDS, OptimizerSettings
 
 # What the settings are called in rh_optimizer, where the names differ.
@@ -80,14 +81,83 @@ def apply(
         ArgumentError: The ids do not increase, a setting is out of its range, or an array has another dtype, shape or
             layout than expected; nothing is changed.
     """
-    if gradient_scale == 0:
-        raise ArgumentError("gradient_scale is 0: expected another number; is the norm of the gradients infinite?")
     _check_gradient(gradient, table)
     optimizer = _optimizer(settings, learning_rate, step, learning_rates, gradient_scale)
     update = _update(table, slots, settings, optimizer)
     update.ids, update.num_ids = gradient.ids.ctypes.data, len(gradient.ids)
     update.gradient = gradient.rows.ctypes.data
     library.check(library.load().rh_apply(update, 1, executor_of(num_threads)))
+
+
+def pooled_lookup_update(
+    tables: Sequence[NDArray[np.float32]],
+    slots: Sequence[Slots],
+    settings: Sequence[OptimizerSettings],
+    grad: NDArray[np.float32],
+    ids: NDArray[Any],
+    offsets: NDArray[np.int64] | FixedHotness,
+    *,
+    feature_tables: Sequence[int],
+    combiners: Sequence[str],
+    learning_rate: float,
+    step: int = 1,
+    weights: NDArray[np.float32] | None = None,
+    weighting: str = "tensorflow",
+    out_of_range: Policy | Sequence[Policy] = "error",
+    learning_rates: NDArray[np.float32] | None = None,
+    gradient_scale: float = 1.0,
+    num_threads: Threads = None,
+) -> None:
+    """Makes one step of all tables, in place, from the gradient of what `arrays.pooled_lookup` gave.
+
+    It has the bits of `arrays.pooled_lookup_gradient` and `apply`, but writes no gradient to memory.
+
+    Args:
+        tables: float32 [R, D] each.
+        slots: What `make_slots` made for each table.
+        settings: The rule and its settings for each table.
+        grad: float32 [B, E], the gradient of what `arrays.pooled_lookup` returned.
+        ids: As in `arrays.pooled_lookup`, and so all others that are not said here.
+        offsets: As in `arrays.pooled_lookup`.
+        feature_tables: As in `arrays.pooled_lookup`.
+        combiners: As in `arrays.pooled_lookup`.
+        learning_rate: Of this step, at least 0.
+        step: As in `apply`.
+        weights: As in `arrays.pooled_lookup`.
+        weighting: As in `arrays.pooled_lookup`.
+        out_of_range: As in `arrays.pooled_lookup`; ids that give rows of zeros have no gradient.
+        learning_rates: As in `apply`.
+        gradient_scale: As in `apply`.
+        num_threads: Most threads to use, or an Executor.
+
+    Raises:
+        IdOutOfRangeError: An id is not a row of its table, and the table's policy is "error"; nothing is changed.
+        ArgumentError: A setting is out of its range, an array has another dtype, shape or layout than expected, or the
+            offsets do not fit the ids; nothing is changed.
+    """
+    if not len(tables) == len(slots) == len(settings):
+        raise ArgumentError(f"{len(tables)} tables, {len(slots)} slots and {len(settings)} settings: expected one each")
+    request = LookupRequest(
+        [TableShape(table.shape[0], table.shape[1]) for table in tables],
+        ids,
+        offsets,
+        feature_tables=feature_tables,
+        combiners=combiners,
+        weights=weights,
+        weighting=weighting,
+        out_of_range=out_of_range,
+    )
+    request.check_grad(grad)
+    native = (library.Optimizer * len(tables))()
+    trained = (library.TrainedTable * len(tables))()
+    for t, (table, slot, rule) in enumerate(zip(tables, slots, settings, strict=True)):
+        native[t] = _optimizer(rule, learning_rate, step, learning_rates, gradient_scale)
+        trained[t] = _update(table, slot, rule, native[t]).table
+    library.check(
+        library.load().rh_pooled_lookup_update(
+            request.lookup, request.feature_rows(grad), native, trained, executor_of(num_threads)
+        )
+    )
 
 
 def catch_up(
@@ -160,6 +230,8 @@ def _optimizer(
     learning_rates: NDArray[np.float32] | None,
     gradient_scale: float,
 ) -> library.Optimizer:
+    if gradient_scale == 0:
+        raise ArgumentError("gradient_scale is 0: expected another number; is the norm of the gradients infinite?")
     optimizer = library.Optimizer(**settings_fields(settings))
     optimizer.learning_rate, optimizer.gradient_scale, optimizer.step = learning_rate, gradient_scale, step
     if learning_rates is not None:

@@ -147,7 +147,12 @@ class BackwardCase:
         ]
 
     def update(
-        self, tables: list[NDArray[np.float32]], slots: list[Slots], settings: OptimizerSettings, step: int, **options: Any
+        self,
+        tables: list[NDArray[np.float32]],
+        slots: list[Slots],
+        settings: OptimizerSettings,
+        step: int,
+        **options: Any,
     ) -> None:
         """rh_pooled_lookup_update of all tables with one optimizer."""
         optimizer = library.Optimizer(**settings_fields(settings), learning_rate=0.1, step=step)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from rankhouse.kernels import library, optimizers
+from rankhouse.kernels import arrays, library, optimizers
 from rankhouse.kernels.bags import SparseGradient
 from rankhouse.kernels.errors import ArgumentError, IdOutOfRangeError
 from rankhouse.kernels.optimizer_settings import (
@@ -21,6 +21,7 @@ from rankhouse.kernels.optimizer_settings import (
     Sgd,
 )
 from tests.kernels.backward_cases import ERROR, BackwardCase
+from tests.kernels.batches import make_batch
 
 SETTINGS = [
     *(Sgd(), Adagrad(), RowwiseAdagrad(), Ftrl(), Rmsprop(), Adadelta(), Adamax()),
@@ -134,6 +135,32 @@ def test_fused_update_of_hot_and_of_wide_rows(dim: int) -> None:
     assert fused_slots.arrays[0].tobytes() == slots.arrays[0].tobytes()
 
 
+def test_update_in_numpy_equals_gradient_and_apply() -> None:
+    batch = make_batch(3, shapes=[(40, 16), (300, 5)], feature_tables=[0, 1, 1], batch_size=60)
+    settings: list[OptimizerSettings] = [Adam(kind="lazy"), RowwiseAdagrad()]
+    arguments = {"feature_tables": batch.feature_tables, "combiners": batch.combiners}
+    tables = [table.copy() for table in batch.tables]
+    slots, fused_slots = (
+        [optimizers.make_slots(rule, *shape) for rule, shape in zip(settings, batch.tables_shape, strict=True)]
+        for _ in range(2)
+    )
+    gradients = arrays.pooled_lookup_gradient(
+        batch.grad, batch.ids, batch.offsets, tables_shape=batch.tables_shape, **arguments
+    )
+    for table, slot, rule, gradient in zip(tables, slots, settings, gradients, strict=True):
+        optimizers.apply(table, slot, gradient, rule, learning_rate=0.1, gradient_scale=0.5)
+    everything = (batch.tables, fused_slots, settings, batch.grad, batch.ids, batch.offsets)
+    with pytest.raises(ArgumentError, match="2 tables, 2 slots and 1 settings"):
+        optimizers.pooled_lookup_update(
+            batch.tables, fused_slots, settings[:1], *everything[3:], learning_rate=0.1, **arguments
+        )
+    with pytest.raises(ArgumentError, match="gradient_scale is 0"):
+        optimizers.pooled_lookup_update(*everything, learning_rate=0.1, gradient_scale=0.0, **arguments)
+    optimizers.pooled_lookup_update(*everything, learning_rate=0.1, gradient_scale=0.5, **arguments)
+    for table, other in zip(tables, batch.tables, strict=True):
+        assert table.tobytes() == other.tobytes()
+
+
 def test_many_tables_of_very_different_size() -> None:
     case = BackwardCase(9, num_tables=26, num_features=40, batch_size=150)
     one = case.gradients(library.Executor(num_threads=1))
@@ -165,7 +192,7 @@ def test_bad_bags_change_nothing() -> None:
 
 def test_update_refuses_what_does_not_fit() -> None:
     case = long_case(4, 16)
-    with pytest.raises(ArgumentError, match=r"trained has shape \[3, 16\]: expected that of the lookup's table, \[2, 16"):
+    with pytest.raises(ArgumentError, match=r"trained has shape \[3, 16\]: expected that of the lookup"):
         case.update([np.ones((3, 16), np.float32)], [optimizers.Slots(())], Sgd(), 1)
     with pytest.raises(ArgumentError, match="NULL slot 0"):
         case.update([np.ones((2, 16), np.float32)], [optimizers.Slots(())], Adagrad(), 1)
