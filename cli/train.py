@@ -17,7 +17,7 @@ def train(
     runs: Annotated[Path, typer.Option(help="Folder of runs; the run's is RUNS/RUN.")] = Path("runs"),
     np: Annotated[int, typer.Option(min=1, help="Number of ranks: processes that train together.")] = 1,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Change a setting: training.learning_rate=0.01. May be repeated.")
+        list[str] | None, typer.Option("--set", help="Change a setting: optimizer.learning_rate=0.01. May be repeated.")
     ] = None,
     hosts: Annotated[str | None, typer.Option(help="Machines and their slots: host-a:4,host-b:4.")] = None,
     resume: Annotated[

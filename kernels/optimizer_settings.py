@@ -247,6 +247,12 @@ class Adamax(OptimizerSettings):
     epsilon: float = 1e-7
 
 
+# The classes by the names of their rules.
+RULES: dict[str, type[OptimizerSettings]] = {
+    rule.rule: rule for rule in (Sgd, Momentum, Adagrad, RowwiseAdagrad, Adam, Ftrl, Rmsprop, Adadelta, Adamax)
+}
+
+
 def _check_at_least_0(name: str, value: float) -> None:
     if not 0 <= value < math.inf:
         raise ArgumentError(f"{name} is {value}: expected a number of at least 0")

@@ -87,6 +87,8 @@ def save_checkpoint(
     folder = step_folder(Path(root), step)
     if together(ranks, lambda: _prepare(folder), only_rank=0, name="checkpoint_prepare")[0]:
         return folder
+    # All rows are then at the same step, which needs no saving.
+    state.optimizer.catch_up_all()
     written = together(ranks, lambda: _write_owned(folder, state, ranks), name="checkpoint_write")
     manifest = _manifest(state, ranks, step, document)
     together(ranks, lambda: _commit(folder, manifest, written, keep), only_rank=0, name="checkpoint_commit")
@@ -180,10 +182,11 @@ def _cut(shard: TableShard, array: str) -> Iterator[RowRange]:
 
 
 def _write_rows(path: Path, item: RowRange, variable: tf.Variable) -> FileRecord:
-    step = max(1, _BLOCK_BYTES // (4 * variable.shape[1]))
+    width = variable.shape[1:]  # empty where a slot has one number for a row
+    step = max(1, _BLOCK_BYTES // (4 * width.num_elements()))
     blocks = (read_rows(variable, at, min(at + step, item.stop)) for at in range(item.start, item.stop, step))
     metadata = {"table": item.table, "array": item.array, "row_start": str(item.start), "row_stop": str(item.stop)}
-    shape = (item.stop - item.start, variable.shape[1])
+    shape = (item.stop - item.start, *width)
     return write_tensor_blocks(path, ROWS, blocks, shape=shape, metadata=metadata)
 
 
@@ -199,13 +202,17 @@ def _arrays(variable: tf.Variable, optimizer: Optimizer) -> dict[str, tf.Variabl
     return {WEIGHTS: variable, **optimizer.slots(variable)}
 
 
+def _optimizer_name(state: TrainingState) -> str:
+    return type(state.optimizer.settings).__name__
+
+
 def _manifest(state: TrainingState, ranks: Ranks, step: int, document: Mapping[str, Any]) -> dict[str, Any]:
     arrays = [WEIGHTS, *state.optimizer.slot_names]
     return {
         "step": step,
         "num_ranks": ranks.size,
         "plan": state.embedding.plan.document(),
-        "optimizer": {"name": type(state.optimizer).__name__, "iterations": int(state.optimizer.iterations.numpy())},
+        "optimizer": {"name": _optimizer_name(state), "iterations": int(state.optimizer.iterations.numpy())},
         "tables": {
             spec.name: {"num_rows": spec.input_dim, "dim": spec.output_dim, "arrays": arrays}
             for spec in state.embedding.specs
@@ -237,12 +244,12 @@ def _load(path: Path, state: TrainingState) -> None:
     for array in (WEIGHTS, *state.optimizer.slot_names):
         for name, value in checkpoint.dense(array).items():
             _arrays(state.dense[name], state.optimizer)[array].assign(value)
-    state.optimizer.iterations.assign(checkpoint.manifest["optimizer"]["iterations"])
+    state.optimizer.set_iterations(checkpoint.manifest["optimizer"]["iterations"])
 
 
 def _check_fits(checkpoint: Checkpoint, state: TrainingState) -> None:
     """Compares everything before anything is overwritten."""
-    path, optimizer = checkpoint.path, type(state.optimizer).__name__
+    path, optimizer = checkpoint.path, _optimizer_name(state)
     saved_by = checkpoint.manifest["optimizer"]["name"]
     if saved_by != optimizer:
         raise CheckpointError(f"{path}: was trained with {saved_by}, this run uses {optimizer}; use the same optimizer")

@@ -1,7 +1,7 @@
 """The configuration of a training run: small frozen dataclasses, read from a recipe (YAML).
 
 A recipe names only what differs from the defaults below. `load_recipe` reads one, `override` applies
-`training.learning_rate=0.02`, and `Config.to_yaml` writes the resolved whole, which `parse_config` reads back.
+`optimizer.learning_rate=0.02`, and `Config.to_yaml` writes the resolved whole, which `parse_config` reads back.
 """
 
 import dataclasses
@@ -16,6 +16,8 @@ from typing import Any, Literal, TypeVar
 
 import yaml
 
+from rankhouse.kernels.errors import ArgumentError
+from rankhouse.kernels.optimizer_settings import RULES, OptimizerSettings
 from rankhouse.training.data.lanes import NUM_LANES
 from rankhouse.training.errors import ConfigError
 from rankhouse.training.plan import DATA_PARALLEL_THRESHOLD_ROWS
@@ -73,10 +75,6 @@ class TrainingConfig:
         batch_size: Samples per step, over all ranks together.
         epochs: Passes over the training split.
         max_steps: Steps after which training ends although epochs are left; 0 is no such limit.
-        optimizer: Of tables and dense layers alike.
-        learning_rate: Of tables and dense layers alike, constant.
-        initial_accumulator: Where Adagrad's accumulators start. The gradient of a row is divided by the batch size, so
-            Keras' 0.1 would drown it: rows would hardly move in the first passes.
         seed: Of initial values and of the order of the samples.
         log_every_steps: Steps between two lines of metrics.
         eval_every_steps: Steps between two evaluations of the AUC; 0 evaluates only at the end.
@@ -87,9 +85,6 @@ class TrainingConfig:
     batch_size: int = 2048
     epochs: int = 1
     max_steps: int = 0
-    optimizer: Literal["adagrad", "sgd"] = "adagrad"
-    learning_rate: float = 0.03
-    initial_accumulator: float = 1e-6
     seed: int = 1
     log_every_steps: int = 10
     eval_every_steps: int = 1000
@@ -106,9 +101,102 @@ class TrainingConfig:
             _check(getattr(self, name) >= 1, f"training.{name}", getattr(self, name), "at least 1")
         for name in ("max_steps", "seed", "eval_every_steps", "checkpoint_every_steps"):
             _check(getattr(self, name) >= 0, f"training.{name}", getattr(self, name), "at least 0")
-        _check(0 < self.learning_rate < float("inf"), "training.learning_rate", self.learning_rate, "a number above 0")
-        accumulator = self.initial_accumulator
-        _check(0 <= accumulator < float("inf"), "training.initial_accumulator", accumulator, "a number of at least 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerConfig:
+    """How gradients move tables and dense layers alike. The formulas: rankhouse.kernels.optimizer_settings.
+
+    A setting that the rule does not have must stay at its default.
+
+    Attributes:
+        rule: The formula.
+        kind: What momentum and Adam do with rows of tables that a step does not touch: "lazy" leaves them, "dense"
+            moves them as the definition says, "exact" does so to rounding at the cost of touched rows.
+        learning_rate: After the warm-up, and before it falls.
+        warmup_steps: Steps over which the learning rate grows to its value in a straight line; 0 is no warm-up.
+        decay_first_step: The first step in which it falls.
+        decay_steps: Steps after which it has fallen to 0; 0 is no fall.
+        decay_power: 1 falls in a straight line, more faster at first.
+        clip_global_norm: Gradients are made smaller together where the root of the sum of all their squares, over all
+            ranks, is above this; 0 is no limit.
+        weight_decay: How strongly dense layers, and the rows that a step touches, are pulled to 0.
+        decoupled: Whether that happens beside the formula (w -= learning rate * weight_decay * w), or through the
+            gradient (g += weight_decay * w).
+        initial_accumulator_value: Where the accumulators of Adagrad and FTRL start. The gradient of a row is divided by
+            the batch size, so Keras' 0.1 would drown it: rows would hardly move in the first passes.
+        epsilon: Keeps divisors away from 0.
+        momentum: How much of the last move is made again.
+        nesterov: Momentum that looks ahead.
+        beta_1: How slowly the mean of gradients changes (Adam, Adamax).
+        beta_2: How slowly the mean of their squares changes, or their maximum (Adam, Adamax).
+        rho: How slowly the mean of squares changes (RMSprop, Adadelta).
+        learning_rate_power: Of FTRL, at most 0.
+        l1_regularization_strength: Of FTRL.
+        l2_regularization_strength: Of FTRL.
+        l2_shrinkage_regularization_strength: Of FTRL.
+        beta: Of FTRL.
+    """
+
+    rule: Literal["adagrad", "sgd", "momentum", "rowwise_adagrad", "adam", "ftrl", "rmsprop", "adadelta", "adamax"] = (
+        "adagrad"
+    )
+    kind: Literal["lazy", "dense", "exact"] = "lazy"
+    learning_rate: float = 0.03
+    warmup_steps: int = 0
+    decay_first_step: int = 0
+    decay_steps: int = 0
+    decay_power: float = 2.0
+    clip_global_norm: float = 0.0
+    weight_decay: float = 0.0
+    decoupled: bool = False
+    initial_accumulator_value: float = 1e-6
+    epsilon: float = 1e-7
+    momentum: float = 0.9
+    nesterov: bool = False
+    beta_1: float = 0.9
+    beta_2: float = 0.999
+    rho: float = 0.9
+    learning_rate_power: float = -0.5
+    l1_regularization_strength: float = 0.0
+    l2_regularization_strength: float = 0.0
+    l2_shrinkage_regularization_strength: float = 0.0
+    beta: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("learning_rate", "decay_power"):
+            value = getattr(self, name)
+            _check(0 < value < math.inf, f"optimizer.{name}", value, "a number above 0")
+        for name in ("warmup_steps", "decay_first_step", "decay_steps"):
+            _check(getattr(self, name) >= 0, f"optimizer.{name}", getattr(self, name), "at least 0")
+        norm = self.clip_global_norm
+        _check(0 <= norm < math.inf, "optimizer.clip_global_norm", norm, "a number of at least 0")
+        self._check_unused()
+        self.settings()
+
+    def settings(self) -> OptimizerSettings:
+        """Returns the rule with its settings.
+
+        Raises:
+            ConfigError: One is out of its range.
+        """
+        rule = RULES[self.rule]
+        try:
+            return rule(**{name: getattr(self, name) for name in _names(rule)})
+        except ArgumentError as exc:
+            raise ConfigError(f"optimizer: {exc}") from exc
+
+    def _check_unused(self) -> None:
+        """Refuses settings that would change nothing."""
+        used = _names(RULES[self.rule])
+        of_some_rule = {name for rule in RULES.values() for name in _names(rule)}
+        for setting in dataclasses.fields(self):
+            name, value = setting.name, getattr(self, setting.name)
+            if name in of_some_rule and name not in used and value != setting.default:
+                raise ConfigError(
+                    f"optimizer.{name} is {value!r}, but {self.rule} has no such setting; leave it out, or take "
+                    f"another rule (settings of {self.rule}: {', '.join(used)})"
+                )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,6 +220,7 @@ class Config:
 
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
 
@@ -186,7 +275,7 @@ def parse_config(text: str, *, source: str, overrides: Sequence[str] = ()) -> Co
 
 
 def override(config: Config, settings: Sequence[str]) -> Config:
-    """Returns the configuration with settings like `training.learning_rate=0.02` changed.
+    """Returns the configuration with settings like `optimizer.learning_rate=0.02` changed.
 
     Raises:
         ConfigError: A setting is not of this form, or its key or value is wrong.
@@ -196,7 +285,7 @@ def override(config: Config, settings: Sequence[str]) -> Config:
         key, equals, value = setting.partition("=")
         section, dot, name = key.strip().partition(".")
         if not equals or not dot:
-            raise ConfigError(f"--set {setting}: expected section.key=value, such as training.learning_rate=0.02")
+            raise ConfigError(f"--set {setting}: expected section.key=value, such as optimizer.learning_rate=0.02")
         try:
             document.setdefault(section, {})[name] = yaml.safe_load(value)
         except yaml.YAMLError as exc:
@@ -235,6 +324,10 @@ def _value(expected: Any, value: object, *, key: str) -> Any:
     names = {int: "an integer", float: "a number", str: "a text", bool: "true or false"}
     _check(type(value) is expected, key, value, names[expected])
     return value
+
+
+def _names(rule: type[OptimizerSettings]) -> list[str]:
+    return [setting.name for setting in dataclasses.fields(rule)]
 
 
 def _check(correct: bool, key: str, value: object, expected: str) -> None:

@@ -13,7 +13,7 @@ Shapes: F inputs, B samples on this rank, G samples on all ranks, N ids, E summe
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -63,6 +63,8 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
         plan: Who holds which table.
         shards: What this rank holds.
         output_dim: E, the summed widths of all inputs.
+        before_lookup: Called with a table of this rank and the ids [n] that are about to be looked up in it, where it
+            is set: by an optimizer whose rows lag behind.
     """
 
     def __init__(
@@ -109,6 +111,7 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
         )
         self._variables = {shard.table: shard.variable for shard in self.shards}
         self._nothing_owned = self._make_nothing_owned()
+        self.before_lookup: Callable[[tf.Variable, tf.Tensor], Any] | None = None
 
     @property
     def owned_variables(self) -> list[tf.Variable]:
@@ -168,8 +171,9 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
             variables: Variables of this layer and any others, such as the dense layers'.
 
         Returns:
-            The gradients to apply. On more than one rank those of data-parallel tables become dense: the tables are
-            small, and a dense sum has a fixed order and no negotiation of sizes.
+            The gradients to apply. On more than one rank those of data-parallel tables travel as dense tensors (the
+            tables are small, and a dense sum has a fixed order and no negotiation of sizes), with a count of how often
+            each row was touched; so that they come back as IndexedSlices of the rows that any rank touched.
         """
         owned = {variable.ref() for variable in self.owned_variables}
         shared = [
@@ -181,8 +185,14 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
         if self.ranks.size == 1 or not shared:
             return summed
         dense = [tf.ensure_shape(tf.convert_to_tensor(gradients[i]), variables[i].shape) for i in shared]
-        for number, total in zip(shared, self.ranks.sum_tensors(dense, name=f"{self.name}_gradients"), strict=True):
+        sparse = [i for i in shared if isinstance(gradients[i], tf.IndexedSlices)]
+        touched = [_count_rows(gradients[i].indices, variables[i].shape[0]) for i in sparse]
+        totals = self.ranks.sum_tensors([*dense, *touched], name=f"{self.name}_gradients")
+        for number, total in zip(shared, totals[: len(shared)], strict=True):
             summed[number] = total
+        for number, count in zip(sparse, totals[len(shared) :], strict=True):
+            ids = tf.where(count > 0)[:, 0]
+            summed[number] = tf.IndexedSlices(tf.gather(summed[number], ids), ids, dense_shape=variables[number].shape)
         return summed
 
     def get_config(self) -> dict[str, Any]:
@@ -254,6 +264,11 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
     def _pool(self, numbers: Sequence[int], ids: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
         """Looks up the given inputs in the tables of this rank: ids [n], lengths int64 [f, b] -> [b, summed widths]."""
         names = list(dict.fromkeys(self.inputs[number].table for number in numbers))
+        if self.before_lookup is not None:
+            parts = tf.split(ids, tf.reduce_sum(lengths, axis=1), num=len(numbers))
+            for name in names:
+                own = [part for part, number in zip(parts, numbers, strict=True) if self.inputs[number].table == name]
+                self.before_lookup(self._variables[name], tf.concat(own, axis=0))
         offsets = tf.concat([[0], tf.cumsum(tf.reshape(lengths, [-1]))], axis=0)
         return tf_ops.pooled_lookup(
             [self._variables[name] for name in names],
@@ -262,6 +277,12 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
             feature_tables=[names.index(self.inputs[number].table) for number in numbers],
             combiners=[self.inputs[number].combiner for number in numbers],
         )
+
+
+def _count_rows(indices: tf.Tensor, num_rows: int) -> tf.Tensor:
+    """Returns how often each row is among the indices, float32 [num_rows]."""
+    counts = tf.math.unsorted_segment_sum(tf.ones(tf.shape(indices)), indices, num_rows)
+    return tf.ensure_shape(counts, [num_rows])
 
 
 def _group_inputs(inputs: Sequence[Input], plan: Plan) -> list[list[int]]:

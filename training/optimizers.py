@@ -1,176 +1,194 @@
-"""Optimizers for embedding tables and dense layers together.
+"""One optimizer for embedding tables and dense layers together.
 
-Tables get IndexedSlices and are updated in place, touched rows only, by the kernels; dense variables are updated by
-TensorFlow's own fused operations. Both follow the formulas of tf_keras' legacy optimizers and are tested equal to them.
+Settings of `rankhouse.kernels.optimizer_settings` say what it does: `Optimizer(Adam(kind="exact"), ...)`. Tables get
+IndexedSlices and are updated in place, touched rows only, by the kernels; dense variables are updated by TensorFlow's
+own fused operations. Both follow the formulas of tf_keras' legacy optimizers and are tested equal to them.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import tensorflow as tf
 
 from rankhouse.kernels import tf_ops
+from rankhouse.kernels.optimizer_settings import Adam, OptimizerSettings
+from rankhouse.training.dense_updates import update_dense
 from rankhouse.training.errors import OptimizerError
-
-LearningRate = float | Callable[[tf.Tensor], tf.Tensor]
-
-
-@dataclass(frozen=True)
-class Warmup:
-    """A learning rate that grows linearly over the first steps, then stays.
-
-    Attributes:
-        learning_rate: Where it ends.
-        num_steps: After how many steps; step s of them has (s + 1) / num_steps of it.
-    """
-
-    learning_rate: float
-    num_steps: int
-
-    def __post_init__(self) -> None:
-        _check_positive("learning_rate", self.learning_rate)
-        _check_positive("num_steps", self.num_steps)
-
-    def __call__(self, step: tf.Tensor) -> tf.Tensor:
-        """Returns the learning rate of a step, float32 []."""
-        share = tf.minimum((tf.cast(step, tf.float32) + 1.0) / self.num_steps, 1.0)
-        return self.learning_rate * share
+from rankhouse.training.learning_rates import LearningRate, check_positive, learning_rate_at
 
 
 class Optimizer:
     """Applies gradients to a fixed list of variables, eagerly or in a `tf.function`.
 
+    With the exact kind of a rule a table's rows lag behind: `catch_up` must move them before they are looked up or read
+    (`DistributedEmbedding.before_lookup`), `catch_up_all` before whole tables are.
+
     Attributes:
-        variables: What it updates.
+        settings: The rule and its settings.
+        tables: The variables [R, D] whose rows are looked up.
+        variables: What it updates: the tables, then the dense variables.
         iterations: int64 [], the number of steps applied.
-        slot_names: What it remembers for each variable, in shapes equal to the variable's.
     """
 
-    slot_names: ClassVar[tuple[str, ...]] = ()
-
-    def __init__(self, variables: Sequence[tf.Variable], *, learning_rate: LearningRate) -> None:
+    def __init__(
+        self,
+        settings: OptimizerSettings,
+        *,
+        tables: Sequence[tf.Variable] = (),
+        dense: Sequence[tf.Variable] = (),
+        learning_rate: LearningRate,
+    ) -> None:
         """Makes the slots.
 
         Args:
-            variables: All that will ever be updated.
-            learning_rate: A positive number, or a function of the step, such as `Warmup`.
+            settings: The rule and its settings.
+            tables: All tables that will ever be updated.
+            dense: All other variables that will. With row-wise Adagrad theirs is Adagrad.
+            learning_rate: A positive number, or a function of the steps done, such as `Warmup`.
 
         Raises:
             OptimizerError: A setting is out of its range, or a variable is listed twice.
         """
         if not callable(learning_rate):
-            _check_positive("learning_rate", learning_rate)
-        self.variables = list(variables)
+            check_positive("learning_rate", learning_rate)
+        self.settings = settings
+        self.tables = list(tables)
+        self.variables = [*tables, *dense]
         self.iterations = tf.Variable(0, dtype=tf.int64, trainable=False, name="iterations")
         self._learning_rate = learning_rate
-        self._slots = {variable.ref(): self._make_slots(variable) for variable in self.variables}
-        if len(self._slots) != len(self.variables):
+        self._table_slots = {table.ref(): tf_ops.make_slots(table, settings) for table in tables}
+        self._dense_slots = {variable.ref(): self._make_dense_slots(variable) for variable in dense}
+        if len(self._table_slots.keys() | self._dense_slots.keys()) != len(self.variables):
             raise OptimizerError("a variable is listed twice; list each once, or it would be updated twice")
+        # What the exact kind of Adam needs to know of earlier steps.
+        keeps_rates = isinstance(settings, Adam) and settings.is_exact and callable(learning_rate)
+        self._learning_rates = _LearningRates() if keeps_rates else None
+
+    @property
+    def slot_names(self) -> tuple[str, ...]:
+        """What it remembers for each variable."""
+        return self.settings.slot_names
 
     def slots(self, variable: tf.Variable) -> dict[str, tf.Variable]:
-        """Returns what is remembered for a variable, by slot name."""
-        try:
-            return self._slots[variable.ref()]
-        except KeyError as exc:
-            raise OptimizerError(
-                f"{variable.name} is not among this optimizer's variables; list it on creation"
-            ) from exc
+        """Returns what is remembered for a variable, by slot name. With the exact kinds see `set_iterations`."""
+        table_slots = self._table_slots.get(variable.ref())
+        slots = table_slots.variables if table_slots else self._dense_slots.get(variable.ref())
+        if slots is None:
+            raise OptimizerError(f"{variable.name} is not among this optimizer's variables; list it on creation")
+        return dict(zip(self.slot_names, slots, strict=True))
 
     def learning_rate(self) -> tf.Tensor:
         """Returns the learning rate of the step to come, float32 []."""
-        if callable(self._learning_rate):
-            return tf.cast(self._learning_rate(self.iterations), tf.float32)
-        return tf.constant(self._learning_rate, tf.float32)
+        return learning_rate_at(self._learning_rate, self.iterations)
 
-    def apply_gradients(self, gradients_and_variables: Iterable[tuple[Any, tf.Variable]]) -> None:
+    def apply_gradients(
+        self, gradients_and_variables: Iterable[tuple[Any, tf.Variable]], *, gradient_scale: tf.Tensor | None = None
+    ) -> None:
         """Makes one step.
 
         Args:
-            gradients_and_variables: Pairs; a gradient is a dense tensor, or IndexedSlices with sorted unique indices.
+            gradients_and_variables: Pairs; the gradient of a table is IndexedSlices with sorted unique indices, or a
+                dense tensor that touches all rows; that of another variable is dense.
+            gradient_scale: float32 [], what all gradients are multiplied with first, not 0; see `clipping.py`.
 
         Raises:
             OptimizerError: A variable has no gradient, or is not one of this optimizer's.
         """
-        learning_rate = self.learning_rate()
+        learning_rate, step = self.learning_rate(), self.iterations + 1
+        if self._learning_rates is not None:
+            self._learning_rates.record(self.iterations, learning_rate)
         for gradient, variable in gradients_and_variables:
             if gradient is None:
                 raise OptimizerError(f"{variable.name} has no gradient: the loss does not depend on it; leave it out")
-            if isinstance(gradient, tf.IndexedSlices):
-                self._apply_rows(variable, gradient, learning_rate)
+            if variable.ref() in self._table_slots:
+                self._apply_rows(variable, gradient, learning_rate, step, gradient_scale)
             else:
-                self._apply_dense(variable, gradient, learning_rate)
+                update_dense(
+                    variable,
+                    list(self.slots(variable).values()),
+                    tf.convert_to_tensor(gradient),
+                    self.settings,
+                    learning_rate=learning_rate,
+                    step=step,
+                    gradient_scale=gradient_scale,
+                )
         self.iterations.assign_add(1)
 
-    def _make_slots(self, variable: tf.Variable) -> dict[str, tf.Variable]:
-        return {}
-
-    def _apply_rows(self, variable: tf.Variable, gradient: tf.IndexedSlices, learning_rate: tf.Tensor) -> None:
-        raise NotImplementedError
-
-    def _apply_dense(self, variable: tf.Variable, gradient: tf.Tensor, learning_rate: tf.Tensor) -> None:
-        raise NotImplementedError
-
-
-class Sgd(Optimizer):
-    """Stochastic gradient descent: w -= learning_rate * g."""
-
-    def _apply_rows(self, variable: tf.Variable, gradient: tf.IndexedSlices, learning_rate: tf.Tensor) -> None:
-        tf_ops.apply_sgd(variable, gradient, learning_rate)
-
-    def _apply_dense(self, variable: tf.Variable, gradient: tf.Tensor, learning_rate: tf.Tensor) -> None:
-        tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=learning_rate, delta=gradient)
-
-
-class Adagrad(Optimizer):
-    """Adagrad (Duchi et al., JMLR 2011): a += g * g; w -= learning_rate * g / (sqrt(a) + epsilon)."""
-
-    slot_names = ("accumulator",)
-
-    def __init__(
-        self,
-        variables: Sequence[tf.Variable],
-        *,
-        learning_rate: LearningRate,
-        initial_accumulator_value: float = 0.1,
-        epsilon: float = 1e-7,
-    ) -> None:
-        """Makes the accumulators; the defaults are Keras'.
+    def catch_up(self, table: tf.Variable, ids: tf.Tensor | None = None) -> None:
+        """Makes the steps that rows of a table have missed; does nothing for other kinds than the exact ones.
 
         Args:
-            variables: All that will ever be updated.
-            learning_rate: A positive number, or a function of the step, such as `Warmup`.
-            initial_accumulator_value: Where the accumulators start, at least 0.
-            epsilon: Keeps the divisor away from 0; positive.
-
-        Raises:
-            OptimizerError: A setting is out of its range, or a variable is listed twice.
+            table: One of this optimizer's.
+            ids: int64 or int32 [N], the rows, in any order and several times; None: all.
         """
-        if not initial_accumulator_value >= 0:
-            raise OptimizerError(f"initial_accumulator_value is {initial_accumulator_value}; expected 0 or more")
-        _check_positive("epsilon", epsilon)
-        self._initial_accumulator_value = initial_accumulator_value
-        self._epsilon = epsilon
-        super().__init__(variables, learning_rate=learning_rate)
+        if not self.settings.is_exact:
+            return
+        tf_ops.catch_up(
+            table,
+            self._table_slots[table.ref()],
+            self.settings,
+            ids=ids,
+            step=self.iterations,
+            learning_rate=learning_rate_at(self._learning_rate, tf.maximum(self.iterations - 1, 0)),
+            learning_rates=self._learning_rates.read() if self._learning_rates else None,
+        )
 
-    def _make_slots(self, variable: tf.Variable) -> dict[str, tf.Variable]:
-        initial = tf.fill(variable.shape, tf.constant(self._initial_accumulator_value, variable.dtype))
-        return {"accumulator": tf.Variable(initial, trainable=False, name="accumulator")}
+    def catch_up_all(self) -> None:
+        """Makes the steps that any row of any table has missed: before tables are read whole."""
+        for table in self.tables:
+            self.catch_up(table)
 
-    def _apply_rows(self, variable: tf.Variable, gradient: tf.IndexedSlices, learning_rate: tf.Tensor) -> None:
-        accumulator = self.slots(variable)["accumulator"]
-        tf_ops.apply_adagrad(variable, accumulator, gradient, learning_rate, epsilon=self._epsilon)
+    def set_iterations(self, iterations: int) -> None:
+        """Goes on after so many steps, all rows being at the last of them, as after `catch_up_all` (only eagerly)."""
+        self.iterations.assign(iterations)
+        for slots in self._table_slots.values():
+            if slots.last_steps is not None:
+                slots.last_steps.assign(tf.fill(slots.last_steps.shape, tf.constant(iterations, tf.int32)))
+        if self._learning_rates is not None:
+            self._learning_rates.make_room(iterations)
 
-    def _apply_dense(self, variable: tf.Variable, gradient: tf.Tensor, learning_rate: tf.Tensor) -> None:
-        tf.raw_ops.ResourceApplyAdagradV2(
-            var=variable.handle,
-            accum=self.slots(variable)["accumulator"].handle,
-            lr=learning_rate,
-            epsilon=self._epsilon,
-            grad=gradient,
+    def _make_dense_slots(self, variable: tf.Variable) -> list[tf.Variable]:
+        initial = {name: tf.constant(self.settings.initial_value(name)) for name in self.slot_names}
+        return [
+            tf.Variable(tf.fill(variable.shape, value), trainable=False, name=name) for name, value in initial.items()
+        ]
+
+    def _apply_rows(
+        self, table: tf.Variable, gradient: Any, learning_rate: tf.Tensor, step: tf.Tensor, scale: tf.Tensor | None
+    ) -> None:
+        if not isinstance(gradient, tf.IndexedSlices):
+            gradient = tf.IndexedSlices(gradient, tf.range(table.shape[0], dtype=tf.int64))
+        tf_ops.apply(
+            table,
+            self._table_slots[table.ref()],
+            gradient,
+            self.settings,
+            learning_rate=learning_rate,
+            step=step,
+            learning_rates=self._learning_rates.read() if self._learning_rates else None,
+            gradient_scale=1.0 if scale is None else scale,
         )
 
 
-def _check_positive(name: str, value: float) -> None:
-    if not (0 < value < float("inf")):
-        raise OptimizerError(f"{name} is {value}; expected a positive number")
+class _LearningRates:
+    """The learning rates of all steps so far: element s - 1 is that of step s. It doubles its room when it is full."""
+
+    def __init__(self) -> None:
+        self._rates = tf.Variable(tf.zeros([1024]), shape=[None], trainable=False, name="learning_rates")
+
+    def make_room(self, num_steps: int) -> None:
+        self._rates.assign(tf.zeros([max(1024, 2 * num_steps)]))
+
+    def record(self, index: tf.Tensor, learning_rate: tf.Tensor) -> None:
+        room = tf.size(self._rates, out_type=tf.int64)
+
+        def double() -> tf.Tensor:
+            rates = self._rates.read_value()
+            self._rates.assign(tf.concat([rates, tf.zeros_like(rates)], axis=0))
+            return tf.constant(True)
+
+        tf.cond(index < room, lambda: tf.constant(False), double)
+        self._rates.scatter_nd_update(index[tf.newaxis, tf.newaxis], learning_rate[tf.newaxis])
+
+    def read(self) -> tf.Tensor:
+        return self._rates.read_value()

@@ -1,17 +1,17 @@
 """A ranking model in training: tables spread over the ranks, dense layers on every rank, one optimizer for both."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import tensorflow as tf
 
 from rankhouse.training.checkpoint import TrainingState
-from rankhouse.training.config import Config, TrainingConfig
+from rankhouse.training.config import Config, OptimizerConfig
 from rankhouse.training.data.prepared import PreparedDataset
 from rankhouse.training.distributed_embedding import DistributedEmbedding
 from rankhouse.training.dlrm import DLRM
 from rankhouse.training.embedding_specs import EmbeddingSpec, Input
-from rankhouse.training.optimizers import Adagrad, Optimizer, Sgd
+from rankhouse.training.learning_rates import Decay, LearningRate, Warmup
+from rankhouse.training.optimizers import Optimizer
 from rankhouse.training.plan import Plan, TableSpec, make_plan
 from rankhouse.training.ranks import Ranks
 
@@ -24,11 +24,13 @@ class RankingModel:
         embedding: The tables.
         dense: The dense layers.
         optimizer: Of both.
+        clip_norm: The largest global norm of all gradients that stays as it is; 0 is no limit.
     """
 
     embedding: DistributedEmbedding
     dense: DLRM
     optimizer: Optimizer
+    clip_norm: float = 0.0
 
     @classmethod
     def build(cls, config: Config, dataset: PreparedDataset, *, ranks: Ranks) -> "RankingModel":
@@ -47,8 +49,18 @@ class RankingModel:
             seed=config.training.seed,
             name="embedding",
         )
-        variables = [*embedding.trainable_variables, *dense.trainable_variables]
-        return cls(embedding, dense, _make_optimizer(config.training, variables))
+        tables = [shard.variable for shard in embedding.shards]
+        refs = {table.ref() for table in tables}
+        others = [variable for variable in embedding.trainable_variables if variable.ref() not in refs]
+        optimizer = Optimizer(
+            config.optimizer.settings(),
+            tables=tables,
+            dense=[*others, *dense.trainable_variables],
+            learning_rate=_learning_rate(config.optimizer),
+        )
+        if optimizer.settings.is_exact:
+            embedding.before_lookup = optimizer.catch_up
+        return cls(embedding, dense, optimizer, clip_norm=config.optimizer.clip_global_norm)
 
     @property
     def state(self) -> TrainingState:
@@ -107,8 +119,10 @@ def build_dense(config: Config, dataset: PreparedDataset) -> DLRM:
     )
 
 
-def _make_optimizer(config: TrainingConfig, variables: Sequence[tf.Variable]) -> Optimizer:
-    if config.optimizer == "sgd":
-        return Sgd(variables, learning_rate=config.learning_rate)
-    accumulator = config.initial_accumulator
-    return Adagrad(variables, learning_rate=config.learning_rate, initial_accumulator_value=accumulator)
+def _learning_rate(config: OptimizerConfig) -> LearningRate:
+    rate: LearningRate = config.learning_rate
+    if config.warmup_steps:
+        rate = Warmup(config.learning_rate, config.warmup_steps)
+    if config.decay_steps:
+        rate = Decay(rate, config.decay_first_step, config.decay_steps, config.decay_power)
+    return rate

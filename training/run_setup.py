@@ -16,8 +16,8 @@ _FIXED_SETTINGS = (
     "data.num_lanes",
     "model.bottom_mlp",
     "model.top_mlp",
+    "optimizer.rule",
     "training.batch_size",
-    "training.optimizer",
     "training.seed",
 )
 
@@ -31,7 +31,7 @@ def new_run(
         folder: Where.
         recipe: A shipped recipe by name, or a YAML file.
         data: The prepared dataset; None takes the recipe's `data.path`.
-        settings: Settings to change, such as `training.learning_rate=0.01`.
+        settings: Settings to change, such as `optimizer.learning_rate=0.01`.
         overwrite: Delete the folder of an earlier run first.
 
     Raises:

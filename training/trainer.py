@@ -15,6 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from rankhouse.training.checkpoint import load_checkpoint, save_checkpoint
+from rankhouse.training.clipping import clipping_scale, owned_squared_norm
 from rankhouse.training.data.loader import BatchLoader
 from rankhouse.training.data.prepared import PreparedDataset
 from rankhouse.training.data.rows import Batch
@@ -230,8 +231,9 @@ def make_train_step(model: RankingModel) -> Callable[[Batch, int, bool], tuple[f
     stop; it returns the batch's mean loss and how many ranks were told to stop, the same on all ranks.
     """
     variables = model.optimizer.variables
-    # Stands in the sum of the gradients for what else the ranks tell each other: [loss, told to stop].
-    news_slot = tf.Variable(tf.zeros([2]), trainable=False)
+    # Stands in the sum of the gradients for what else the ranks tell each other: [loss, told to stop, squared norm of
+    # the gradients that only this rank has].
+    news_slot = tf.Variable(tf.zeros([3]), trainable=False)
     scalar = tf.TensorSpec([], tf.float32)
 
     @tf.function(input_signature=(*model.batch_signature, scalar, scalar), autograph=False)  # type: ignore[untyped-decorator]
@@ -242,10 +244,17 @@ def make_train_step(model: RankingModel) -> Callable[[Batch, int, bool], tuple[f
             logits = model.logits(dense, ids, lengths)
             losses = tf.nn.sigmoid_cross_entropy_with_logits(labels, logits)
             loss = tf.reduce_sum(losses) / num_samples
-        gradients = [*tape.gradient(loss, variables), tf.stack([loss, stop])]
-        *gradients, news = model.embedding.sum_gradients(gradients, [*variables, news_slot])
-        model.optimizer.apply_gradients(zip(gradients, variables, strict=True))
-        return news
+        gradients = tape.gradient(loss, variables)
+        owned = owned_squared_norm(model.embedding, gradients, variables) if model.clip_norm else 0.0
+        news = tf.stack([loss, stop, owned])
+        *gradients, news = model.embedding.sum_gradients([*gradients, news], [*variables, news_slot])
+        scale = None
+        if model.clip_norm:
+            scale = clipping_scale(
+                model.embedding, gradients, variables, owned_squared_norm=news[2], clip_norm=model.clip_norm
+            )
+        model.optimizer.apply_gradients(zip(gradients, variables, strict=True), gradient_scale=scale)
+        return news[:2]
 
     step.get_concrete_function()  # Traces now, so that the first step takes no longer than the others.
 

@@ -25,7 +25,7 @@ class KerasBaseline:
             layer.build(())
         self.feature_layers = [self.layers[feature.table] for feature in dataset.spec.categorical]
         self.dense = build_dense(config, dataset)
-        self.optimizer = keras.optimizers.legacy.Adagrad(config.training.learning_rate)
+        self.optimizer = keras.optimizers.legacy.Adagrad(config.optimizer.learning_rate)
         tables_variables = [layer.embeddings for layer in self.layers.values()]
         self.variables = [*tables_variables, *self.dense.trainable_variables]
         if num_ranks > 1:

@@ -28,7 +28,7 @@ void RequireShare(const Setting& setting, int32_t table) {
           setting.value, ": expected a number of at least 0 and below 1");
 }
 
-void CheckKind(const rh_optimizer& optimizer, int32_t table) {
+void CheckKind(const rh_optimizer& optimizer, int32_t table, int64_t first_step) {
   const int32_t rule = optimizer.rule;
   Require(optimizer.kind >= RH_LAZY && optimizer.kind <= RH_EXACT, "the optimizer of table ", table, " has kind ",
           optimizer.kind, ": expected 0 (lazy), 1 (dense) or 2 (exact)");
@@ -36,8 +36,8 @@ void CheckKind(const rh_optimizer& optimizer, int32_t table) {
           " has kind ", optimizer.kind, ", which only momentum and Adam have: set 0 (lazy)");
   const bool counts = rule == RH_ADAM || rule == RH_ADAMAX || optimizer.kind == RH_EXACT;
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
-  Require(!counts || optimizer.step >= 1, "the optimizer of table ", table, " has step ", optimizer.step,
-          ": expected at least 1, which is the first");
+  Require(!counts || optimizer.step >= first_step, "the optimizer of table ", table, " has step ", optimizer.step,
+          ": expected at least ", first_step, " (the first step is 1)");
   Require(optimizer.kind != RH_EXACT || optimizer.step <= kMost, "the optimizer of table ", table, " has step ",
           optimizer.step, ": the exact kind counts to ", kMost, "; use the lazy or the dense one");
   if (rule != RH_ADAM || optimizer.kind == RH_LAZY) return;
@@ -80,9 +80,9 @@ void RequireIds(const rh_update& update, int32_t t) {
   Require(update.num_ids >= 0, "the update of table ", t, " has ", update.num_ids, " ids: expected at least 0");
 }
 
-void CheckUpdate(const rh_update& update, int32_t t, bool updated) {
+void CheckUpdate(const rh_update& update, int32_t t, bool updated, int64_t first_step) {
   Require(update.optimizer != nullptr, "the update of table ", t, " has a NULL optimizer");
-  CheckOptimizer(*update.optimizer, t);
+  CheckOptimizer(*update.optimizer, t, first_step);
   CheckTrainedTable(update.table, *update.optimizer, t, updated);
 }
 
@@ -113,7 +113,7 @@ void CheckLastSteps(const rh_update& update, int32_t table, int64_t most) {
 
 }  // namespace
 
-void CheckOptimizer(const rh_optimizer& optimizer, int32_t table) {
+void CheckOptimizer(const rh_optimizer& optimizer, int32_t table, int64_t first_step) {
   Require(rh_num_slots(optimizer.rule) >= 0, "the optimizer of table ", table, " has rule ", optimizer.rule,
           ": expected 0 to 8");
   RequireAtLeast0({"learning_rate", optimizer.learning_rate}, table);
@@ -122,7 +122,7 @@ void CheckOptimizer(const rh_optimizer& optimizer, int32_t table) {
   Require(std::isfinite(optimizer.gradient_scale), "the optimizer of table ", table, " has gradient_scale ",
           optimizer.gradient_scale, ": expected a finite number (a gradient may hold NaN or infinity)");
   CheckRule(optimizer, table);
-  CheckKind(optimizer, table);
+  CheckKind(optimizer, table, first_step);
 }
 
 void CheckTrainedTable(const rh_trained_table& trained, const rh_optimizer& optimizer, int32_t table, bool updated) {
@@ -144,7 +144,7 @@ void CheckUpdates(const rh_update* updates, int32_t num_tables) {
     const rh_update& update = updates[t];
     const bool dense = update.optimizer != nullptr && update.optimizer->kind == RH_DENSE && update.table.num_rows > 0;
     RequireIds(update, t);
-    CheckUpdate(update, t, update.num_ids > 0 || dense);
+    CheckUpdate(update, t, update.num_ids > 0 || dense, 1);
     Require(update.num_ids == 0 || (update.ids != nullptr && update.gradient != nullptr), "the update of table ", t,
             " has NULL ids or gradient");
   }
@@ -156,7 +156,7 @@ void CheckCatchUps(const rh_update* updates, int32_t num_tables) {
   for (int32_t t = 0; t < num_tables; ++t) {
     const rh_update& update = updates[t];
     if (update.ids != nullptr) RequireIds(update, t);
-    CheckUpdate(update, t, update.ids != nullptr ? update.num_ids > 0 : update.table.num_rows > 0);
+    CheckUpdate(update, t, update.ids != nullptr ? update.num_ids > 0 : update.table.num_rows > 0, 0);
   }
 }
 

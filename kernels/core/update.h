@@ -6,8 +6,8 @@
 
 namespace rankhouse {
 
-// Checks the settings of the optimizer of table `table`. Throws Error.
-void CheckOptimizer(const rh_optimizer& optimizer, int32_t table);
+// Checks the settings of the optimizer of table `table`, whose step must be at least first_step. Throws Error.
+void CheckOptimizer(const rh_optimizer& optimizer, int32_t table, int64_t first_step = 1);
 
 // Checks sizes and pointers of a table that is trained. Where no row is updated, pointers may be NULL. Throws Error.
 void CheckTrainedTable(const rh_trained_table& trained, const rh_optimizer& optimizer, int32_t table, bool updated);

@@ -1,101 +1,108 @@
-// Optimizers on the touched rows of TensorFlow variables, in place.
+// Optimizers on the rows of TensorFlow variables, in place.
 #include <algorithm>
 
-#include "tensorflow/bridge.h"
+#include "tensorflow/core/platform/errors.h"
+#include "tensorflow/trained_variables.h"
 
 namespace rankhouse {
 namespace {
 
 namespace tf = tensorflow;
 
-// The inputs after the variables.
-struct Gradient {
-  const tf::Tensor& ids;
-  const tf::Tensor& rows;
-  const tf::Tensor& learning_rate;
+// What both ops do: they find and lock the variables of one table, which are the first inputs, and make an rh_update of
+// them. Then Finish says which rows, and calls the library.
+class UpdateOp : public tf::OpKernel {
+ public:
+  explicit UpdateOp(tf::OpKernelConstruction* construction) : OpKernel(construction), attributes_(construction) {
+    if (!construction->status().ok()) return;
+    int num_variables = 0;
+    OP_REQUIRES_OK(construction, construction->GetAttr("num_variables", &num_variables));
+    OP_REQUIRES(construction, num_variables == attributes_.num_variables(),
+                tf::errors::InvalidArgument("there are ", num_variables, " variables: this optimizer needs ",
+                                            attributes_.num_variables(), " (the table, its slots, its last steps)"));
+  }
 
-  tf::Status Check() const {
-    if (ids.dims() == 1 && rows.dims() == 2 && rows.dim_size(0) == ids.dim_size(0) &&
-        learning_rate.NumElements() == 1) {
-      return tf::OkStatus();
+  void Compute(tf::OpKernelContext* context) override {
+    std::vector<VariablePointer> variables(attributes_.num_variables());
+    for (size_t v = 0; v < variables.size(); ++v) {
+      OP_REQUIRES_OK(context, FindVariable(context, static_cast<int>(v), &variables[v]));
     }
-    return tf::errors::InvalidArgument("gradient has ids of shape ", ids.shape().DebugString(), ", rows of shape ",
-                                       rows.shape().DebugString(), " and learning_rate of shape ",
-                                       learning_rate.shape().DebugString(), ": expected [U], [U, D] and []");
+    rh_optimizer optimizer;
+    OP_REQUIRES_OK(context, attributes_.MakeOptimizer(context, context->num_inputs() - 4, &optimizer));
+    std::vector<tf::mutex_lock> locks;
+    OP_REQUIRES_OK(context, LockForWriting(variables, &locks));
+    rh_update update = {};
+    update.optimizer = &optimizer;
+    OP_REQUIRES_OK(context, attributes_.MakeTable(variables.data(), &update.table));
+    OP_REQUIRES_OK(context, Finish(context, static_cast<int>(variables.size()), &update));
+  }
+
+ protected:
+  // The op's own inputs begin at number `first`.
+  virtual tf::Status Finish(tf::OpKernelContext* context, int first, rh_update* update) = 0;
+
+ private:
+  const OptimizerAttributes attributes_;
+};
+
+class ApplyOp : public UpdateOp {
+ public:
+  using UpdateOp::UpdateOp;
+
+ protected:
+  tf::Status Finish(tf::OpKernelContext* context, int first, rh_update* update) override {
+    const tf::Tensor& ids = context->input(first);
+    const tf::Tensor& gradient = context->input(first + 1);
+    const int64_t dim = update->table.dim;
+    if (ids.dims() != 1 || gradient.shape() != tf::TensorShape({ids.NumElements(), dim})) {
+      return tf::errors::InvalidArgument("gradient has ids of shape ", ids.shape().DebugString(), " and rows of shape ",
+                                         gradient.shape().DebugString(), ": expected [U] and [U, ", dim, "]");
+    }
+    update->ids = ids.flat<int64_t>().data();
+    update->num_ids = ids.NumElements();
+    update->gradient = gradient.flat<float>().data();
+    const Executor executor(context);
+    return ToStatus(rh_apply(update, 1, executor.get()));
   }
 };
 
-// The update of a variable whose lock the caller holds.
-tf::Status MakeUpdate(tf::Var* variable, const Gradient& gradient, rh_update* update) {
-  TF_RETURN_IF_ERROR(gradient.Check());
-  const int64_t num_rows = variable->tensor()->dims() == 2 ? variable->tensor()->dim_size(0) : -1;
-  TF_RETURN_IF_ERROR(CheckVariable(variable, num_rows, gradient.rows.dim_size(1)));
-  *update = {};
-  update->table.rows = variable->tensor()->flat<float>().data();
-  update->table.num_rows = num_rows;
-  update->table.dim = gradient.rows.dim_size(1);
-  update->ids = gradient.ids.flat<int64_t>().data();
-  update->num_ids = gradient.ids.NumElements();
-  update->gradient = gradient.rows.flat<float>().data();
-  return tf::OkStatus();
-}
-
-class ApplySgdOp : public tf::OpKernel {
+class CatchUpOp : public UpdateOp {
  public:
-  using OpKernel::OpKernel;
+  using UpdateOp::UpdateOp;
 
-  void Compute(tf::OpKernelContext* context) override {
-    VariablePointer variable;
-    OP_REQUIRES_OK(context, FindVariable(context, 0, &variable));
-    tf::mutex_lock lock(*variable->mu());
-    const Gradient gradient{context->input(1), context->input(2), context->input(3)};
-    rh_update update;
-    OP_REQUIRES_OK(context, MakeUpdate(variable.get(), gradient, &update));
+ protected:
+  tf::Status Finish(tf::OpKernelContext* context, int first, rh_update* update) override {
     const Executor executor(context);
-    rh_optimizer optimizer = {};
-    optimizer.rule = RH_SGD;
-    optimizer.learning_rate = gradient.learning_rate.flat<float>()(0);
-    update.optimizer = &optimizer;
-    OP_REQUIRES_OK(context, ToStatus(rh_apply(&update, 1, executor.get())));
-  }
-};
-
-class ApplyAdagradOp : public tf::OpKernel {
- public:
-  explicit ApplyAdagradOp(tf::OpKernelConstruction* construction) : OpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("epsilon", &epsilon_));
-  }
-
-  void Compute(tf::OpKernelContext* context) override {
-    VariablePointer variable;
-    VariablePointer accumulator;
-    OP_REQUIRES_OK(context, FindVariable(context, 0, &variable));
-    OP_REQUIRES_OK(context, FindVariable(context, 1, &accumulator));
-    OP_REQUIRES(context, variable.get() != accumulator.get(),
-                tf::errors::InvalidArgument("variable and accumulator are the same variable"));
-    // Both locks in the order of addresses, as everywhere in TensorFlow.
-    tf::mutex_lock first(*std::min(variable->mu(), accumulator->mu()));
-    tf::mutex_lock second(*std::max(variable->mu(), accumulator->mu()));
-    const Gradient gradient{context->input(2), context->input(3), context->input(4)};
-    rh_update update;
-    OP_REQUIRES_OK(context, MakeUpdate(variable.get(), gradient, &update));
-    OP_REQUIRES_OK(context, CheckVariable(accumulator.get(), update.table.num_rows, update.table.dim));
-    update.table.slots[0] = accumulator->tensor()->flat<float>().data();
-    const Executor executor(context);
-    rh_optimizer optimizer = {};
-    optimizer.rule = RH_ADAGRAD;
-    optimizer.learning_rate = gradient.learning_rate.flat<float>()(0);
-    optimizer.epsilon = epsilon_;
-    update.optimizer = &optimizer;
-    OP_REQUIRES_OK(context, ToStatus(rh_apply(&update, 1, executor.get())));
+    std::vector<int64_t> rows;
+    if (context->num_inputs() > first + 4) {
+      rows = RowsBehind(context->input(first), *update);
+      if (rows.empty()) return tf::OkStatus();
+      update->ids = rows.data();
+      update->num_ids = static_cast<int64_t>(rows.size());
+    }
+    return ToStatus(rh_catch_up(update, 1, executor.get()));
   }
 
  private:
-  float epsilon_;
+  // Of the ids, those that are rows and not at the step yet: increasing, each once. Most rows of a batch were touched
+  // by the last one, and are at the step.
+  static std::vector<int64_t> RowsBehind(const tf::Tensor& ids, const rh_update& update) {
+    const rh_trained_table& table = update.table;
+    std::vector<int64_t> rows;
+    if (table.last_steps == nullptr) return rows;
+    const auto values = ids.flat<int64_t>();
+    for (int64_t n = 0; n < values.size(); ++n) {
+      const int64_t id = values(n);
+      if (id >= 0 && id < table.num_rows && table.last_steps[id] < update.optimizer->step) rows.push_back(id);
+    }
+    std::sort(rows.begin(), rows.end());
+    rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
+    return rows;
+  }
 };
 
-REGISTER_KERNEL_BUILDER(Name("RankhouseApplySgd").Device(tf::DEVICE_CPU), ApplySgdOp);
-REGISTER_KERNEL_BUILDER(Name("RankhouseApplyAdagrad").Device(tf::DEVICE_CPU), ApplyAdagradOp);
+REGISTER_KERNEL_BUILDER(Name("RankhouseApply").Device(tf::DEVICE_CPU), ApplyOp);
+REGISTER_KERNEL_BUILDER(Name("RankhouseCatchUp").Device(tf::DEVICE_CPU), CatchUpOp);
 
 }  // namespace
 }  // namespace rankhouse

@@ -92,9 +92,11 @@ tf::Status FindVariable(tf::OpKernelContext* context, int input, VariablePointer
       return MakeSafe<Eigen::bfloat16>(context, variable->get());
     case tf::DT_UINT8:
       return MakeSafe<uint8_t>(context, variable->get());
+    case tf::DT_INT32:
+      return MakeSafe<int32_t>(context, variable->get());
     default:
       return tf::errors::InvalidArgument("variable of ", (*variable)->DebugString(),
-                                         ": expected float32, float16, bfloat16 or uint8");
+                                         ": expected float32, float16, bfloat16, uint8 or int32");
   }
 }
 
@@ -116,6 +118,18 @@ std::vector<tf::tf_shared_lock> LockForReading(const std::vector<VariablePointer
   locks.reserve(mutexes.size());
   for (tf::mutex* mutex : mutexes) locks.emplace_back(*mutex);
   return locks;
+}
+
+tf::Status LockForWriting(const std::vector<VariablePointer>& variables, std::vector<tf::mutex_lock>* locks) {
+  std::vector<tf::mutex*> mutexes;
+  for (const VariablePointer& variable : variables) mutexes.push_back(variable->mu());
+  std::sort(mutexes.begin(), mutexes.end(), std::less<>());
+  if (std::adjacent_find(mutexes.begin(), mutexes.end()) != mutexes.end()) {
+    return tf::errors::InvalidArgument("two of the tables and slots are the same variable: each needs its own");
+  }
+  locks->reserve(mutexes.size());
+  for (tf::mutex* mutex : mutexes) locks->emplace_back(*mutex);
+  return tf::OkStatus();
 }
 
 }  // namespace rankhouse

@@ -49,6 +49,10 @@ tensorflow::Status CheckVariable(tensorflow::Var* variable, int64_t num_rows, in
 // The variables' locks for reading: taken in the order of addresses (TensorFlow's rule), each once.
 std::vector<tensorflow::tf_shared_lock> LockForReading(const std::vector<VariablePointer>& variables);
 
+// The variables' locks for writing, in the same order. A variable that is there twice is refused.
+tensorflow::Status LockForWriting(const std::vector<VariablePointer>& variables,
+                                  std::vector<tensorflow::mutex_lock>* locks);
+
 }  // namespace rankhouse
 
 #endif  // RANKHOUSE_TENSORFLOW_BRIDGE_H_

@@ -9,23 +9,26 @@ ArgumentError.
 from rankhouse.kernels.tf_ops.bags import Bags, from_ragged, from_sparse, join
 from rankhouse.kernels.tf_ops.interaction import dot_interaction
 from rankhouse.kernels.tf_ops.lookup import PooledRows, combine_duplicates, pooled_lookup, pooled_lookup_counted
-from rankhouse.kernels.tf_ops.optimizers import apply_adagrad, apply_sgd
+from rankhouse.kernels.tf_ops.optimizers import Slots, apply, catch_up, make_slots, squared_norm
 from rankhouse.kernels.tf_ops.vocabulary import Evicted, UniqueKeys, Vocabulary, unique
 
 __all__ = [
     "Bags",
     "Evicted",
     "PooledRows",
+    "Slots",
     "UniqueKeys",
     "Vocabulary",
-    "apply_adagrad",
-    "apply_sgd",
+    "apply",
+    "catch_up",
     "combine_duplicates",
     "dot_interaction",
     "from_ragged",
     "from_sparse",
     "join",
+    "make_slots",
     "pooled_lookup",
     "pooled_lookup_counted",
+    "squared_norm",
     "unique",
 ]

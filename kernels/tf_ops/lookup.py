@@ -156,8 +156,8 @@ def _pooled_lookup_gradient(op: tf.Operation, grad: tf.Tensor, _: tf.Tensor) -> 
 def combine_duplicates(gradient: tf.IndexedSlices, num_rows: int) -> tf.IndexedSlices:
     """Sorts ids and adds up the rows of equal ones, in the order in which they come.
 
-    `apply_sgd` and `apply_adagrad` need it for a gradient that is the sum of several lookups of one variable, or that
-    came from other ranks. The gradient of one `pooled_lookup` is already so.
+    `apply` needs it for a gradient that is the sum of several lookups of one variable, or that came from other ranks.
+    The gradient of one `pooled_lookup` is already so.
 
     Raises:
         tf.errors.InvalidArgumentError: An id is not in [0, num_rows).

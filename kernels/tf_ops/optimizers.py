@@ -1,57 +1,162 @@
-"""Optimizers on the touched rows of variables, in place."""
+"""Optimizers on the rows of variables, in place."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import tensorflow as tf
 
-from rankhouse.kernels.tf_ops.native import check_variable, ops
+from rankhouse.kernels.errors import ArgumentError
+from rankhouse.kernels.optimizer_settings import OptimizerSettings
+from rankhouse.kernels.optimizers import settings_fields
+from rankhouse.kernels.tf_ops.native import check_not_compiled, check_placement, check_variable, ops
 
 
-def apply_sgd(
-    variable: tf.Variable, gradient: tf.IndexedSlices, learning_rate: float | tf.Tensor
-) -> tf.Operation | None:
-    """Updates the touched rows of a variable [R, D] in place: row -= learning_rate * gradient.
+@dataclass(frozen=True)
+class Slots:
+    """What an optimizer remembers of a variable.
 
-    Returns:
-        The operation, in graphs; None where it ran at once.
+    Attributes:
+        variables: float32 [R, D] or [R] each, in the order of the settings' slot_names.
+        last_steps: int32 [R], the step up to which each row is moved; only of the exact kinds.
+    """
+
+    variables: tuple[tf.Variable, ...]
+    last_steps: tf.Variable | None = None
+
+
+def make_slots(table: tf.Variable, settings: OptimizerSettings) -> Slots:
+    """Returns the slots of a variable [R, D] before the first step.
 
     Raises:
         ArgumentError: The variable is not float32 [R, D] of a known shape on the CPU.
-        tf.errors.InvalidArgumentError: An id is not a row, or ids do not increase; nothing is changed.
     """
-    check_variable(variable, "variable")
-    return ops().rankhouse_apply_sgd(
-        variable=variable.handle,
-        ids=tf.cast(gradient.indices, tf.int64),
-        gradient=gradient.values,
-        learning_rate=tf.cast(learning_rate, tf.float32),
+    check_variable(table, "table")
+    shape = settings.slot_shape(*table.shape)
+    variables = tuple(
+        tf.Variable(tf.fill(shape, tf.constant(settings.initial_value(name))), trainable=False, name=name)
+        for name in settings.slot_names
     )
+    if not settings.is_exact:
+        return Slots(variables)
+    return Slots(variables, tf.Variable(tf.zeros(table.shape[0], tf.int32), trainable=False, name="last_steps"))
 
 
-def apply_adagrad(
-    variable: tf.Variable,
-    accumulator: tf.Variable,
+def apply(
+    table: tf.Variable,
+    slots: Slots,
     gradient: tf.IndexedSlices,
+    settings: OptimizerSettings,
+    *,
     learning_rate: float | tf.Tensor,
-    epsilon: float = 1e-7,
+    step: int | tf.Tensor = 1,
+    learning_rates: tf.Tensor | None = None,
+    gradient_scale: float | tf.Tensor = 1.0,
 ) -> tf.Operation | None:
-    """Updates the touched rows of a variable and its accumulator, both [R, D], in place.
+    """Makes one step of a table, in place.
 
-    accumulator += gradient^2; row -= learning_rate * gradient / (sqrt(accumulator) + epsilon), as tf_keras' legacy
-    Adagrad does.
+    Args:
+        table: float32 [R, D].
+        slots: What `make_slots` made for it.
+        gradient: Of the rows that the batch touched, with increasing ids: of `pooled_lookup` or `combine_duplicates`.
+        settings: The rule and its settings.
+        learning_rate: Of this step, at least 0.
+        step: The number of this step, from 1: read by Adam, Adamax and the exact kinds.
+        learning_rates: float32 [step - 1 or more], those of the steps before, for the exact kind of Adam; None: they
+            were all `learning_rate`.
+        gradient_scale: What the gradient is multiplied with first, not 0; for clipping by the global norm.
 
     Returns:
         The operation, in graphs; None where it ran at once.
 
     Raises:
-        ArgumentError: A variable is not float32 [R, D] of a known shape on the CPU.
-        tf.errors.InvalidArgumentError: An id is not a row, or ids do not increase; nothing is changed.
+        ArgumentError: The variable is not float32 [R, D] of a known shape on the CPU, or the slots are of other
+            settings.
+        UnsupportedError: XLA was to compile it.
+        tf.errors.InvalidArgumentError: An id is not a row, ids do not increase, a number is out of its range, or a
+            variable has another shape; nothing is changed.
     """
-    check_variable(variable, "variable")
-    check_variable(accumulator, "accumulator")
-    return ops().rankhouse_apply_adagrad(
-        variable=variable.handle,
-        accumulator=accumulator.handle,
+    check_not_compiled("apply")
+    return ops().rankhouse_apply(
+        variables=_handles(table, slots, settings),
         ids=tf.cast(gradient.indices, tf.int64),
         gradient=gradient.values,
-        learning_rate=tf.cast(learning_rate, tf.float32),
-        epsilon=epsilon,
+        **_step(learning_rate, step, gradient_scale, learning_rates),
+        **settings_fields(settings),
     )
+
+
+def catch_up(
+    table: tf.Variable,
+    slots: Slots,
+    settings: OptimizerSettings,
+    *,
+    learning_rate: float | tf.Tensor,
+    step: int | tf.Tensor,
+    ids: tf.Tensor | None = None,
+    learning_rates: tf.Tensor | None = None,
+) -> tf.Operation | None:
+    """Makes the steps that rows have missed, in place; does nothing for other kinds than the exact ones.
+
+    Args:
+        table: float32 [R, D].
+        slots: What `make_slots` made for it.
+        settings: The rule and its settings.
+        learning_rate: Of the step `step`.
+        step: The last step made; at 0 there is nothing to do.
+        ids: int64 or int32 [N], the rows, in any order and several times; what is no row is left out. None: all rows.
+        learning_rates: float32 [step - 1 or more], as in `apply`.
+
+    Returns:
+        The operation, in graphs; None where it ran at once.
+
+    Raises:
+        ArgumentError: The variable is not float32 [R, D] of a known shape on the CPU, or the slots are of other
+            settings.
+        UnsupportedError: XLA was to compile it.
+        tf.errors.InvalidArgumentError: A number is out of its range, or a variable has another shape; nothing is
+            changed.
+    """
+    if not settings.is_exact:
+        return None
+    check_not_compiled("catch_up")
+    return ops().rankhouse_catch_up(
+        variables=_handles(table, slots, settings),
+        ids=[] if ids is None else [tf.cast(ids, tf.int64)],
+        **_step(learning_rate, step, 1.0, learning_rates),
+        **settings_fields(settings),
+    )
+
+
+def squared_norm(gradients: Sequence[tf.IndexedSlices | tf.Tensor]) -> tf.Tensor:
+    """Returns the sum of the squares of all gradients' elements, float64 []; its root is their global norm.
+
+    The gradients are float32: dense, or of rows that are each there once.
+    """
+    check_not_compiled("squared_norm")
+    rows = [gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient for gradient in gradients]
+    return ops().rankhouse_squared_norm(rows=rows)
+
+
+def _handles(table: tf.Variable, slots: Slots, settings: OptimizerSettings) -> list[tf.Tensor]:
+    check_variable(table, "table")
+    if len(slots.variables) != len(settings.slot_names) or (slots.last_steps is not None) != settings.is_exact:
+        raise ArgumentError(
+            f"slots were made for other settings: {type(settings).__name__} needs {list(settings.slot_names)}"
+            f"{' and last_steps' if settings.is_exact else ''}; use make_slots"
+        )
+    names = dict(zip(settings.slot_names, slots.variables, strict=True))
+    if slots.last_steps is not None:
+        names["last_steps"] = slots.last_steps
+    for name, variable in names.items():
+        check_placement(variable, name)
+    return [table.handle, *(variable.handle for variable in names.values())]
+
+
+def _step(learning_rate: Any, step: Any, gradient_scale: Any, learning_rates: tf.Tensor | None) -> dict[str, Any]:
+    return {
+        "learning_rate": tf.cast(learning_rate, tf.float32),
+        "step": tf.cast(step, tf.int64),
+        "gradient_scale": tf.cast(gradient_scale, tf.float32),
+        "learning_rates": tf.zeros([0]) if learning_rates is None else learning_rates,
+    }

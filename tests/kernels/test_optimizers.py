@@ -173,6 +173,16 @@ def test_missed_steps_of_adam_equal_their_sum(
     np.testing.assert_allclose(slots.arrays[0][0], a * first**num_missed, rtol=1e-6, atol=1e-37)
 
 
+def test_before_the_first_step_no_row_is_behind() -> None:
+    table, slots = random_table(5, 9), make_slots(Adam(kind="exact"), 5, 9)
+    before = table.copy()
+    optimizers.catch_up(table, slots, Adam(kind="exact"), learning_rate=0.1, step=0)
+    np.testing.assert_array_equal(table, before)
+    np.testing.assert_array_equal(slots.last_steps, np.zeros(5))
+    with pytest.raises(ArgumentError, match="step -1: expected at least 0"):
+        optimizers.catch_up(table, slots, Adam(kind="exact"), learning_rate=0.1, step=-1)
+
+
 def test_rows_that_were_never_touched_stay() -> None:
     table, slots = random_table(5, 9), make_slots(Adam(kind="exact"), 5, 9)
     before = table.copy()
@@ -284,7 +294,7 @@ ONE_ROW = SparseGradient(np.array([1], np.int64), np.ones((1, 2), np.float32))
         (Ftrl(), {"learning_rate": 0.0}, "learning_rate .by which FTRL divides. 0: expected a number above 0"),
         (Sgd(), {"gradient_scale": 0.0}, "gradient_scale is 0: expected another number"),
         (Sgd(), {"gradient_scale": float("inf")}, "gradient_scale inf: expected a finite number"),
-        (Adam(), {"step": 0}, "step 0: expected at least 1, which is the first"),
+        (Adam(), {"step": 0}, "step 0: expected at least 1 .the first step is 1."),
         (Momentum(kind="exact"), {"step": 0}, "step 0"),
         (Momentum(kind="exact"), {"step": 2**31}, "the exact kind counts to 2147483647"),
         (Adam(kind="exact"), {"step": 4, "learning_rates": np.ones(2, np.float32)}, "2 elements: step 4 needs 3"),

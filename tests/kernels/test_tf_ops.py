@@ -3,12 +3,11 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-import tf_keras
 from hypothesis import given, settings
-from numpy.typing import NDArray
 
 from rankhouse.kernels import arrays, tf_ops
 from rankhouse.kernels.errors import ArgumentError
+from rankhouse.kernels.optimizer_settings import Adagrad
 from rankhouse.kernels.tf_ops.native import ops
 from tests.kernels.batches import BAD_IDS, Batch, bad_id_message, batches, make_batch, with_bad_id
 
@@ -88,7 +87,7 @@ def test_gradient_equals_that_of_embedding_lookup_sparse(combiner: str) -> None:
 
 def test_function_with_unknown_sizes_trains() -> None:
     variables = [tf.Variable(tf.ones((20, 4))), tf.Variable(tf.ones((5, 3)))]
-    sums = [tf.Variable(tf.fill(variable.shape, 0.1)) for variable in variables]
+    slots = [tf_ops.make_slots(variable, Adagrad()) for variable in variables]
     unknown = tf.TensorSpec([None], tf.int64)
 
     @tf.function(input_signature=[unknown, unknown])
@@ -101,8 +100,8 @@ def test_function_with_unknown_sizes_trains() -> None:
             loss = tf.reduce_sum(pooled)
         slices = tape.gradient(loss, variables)
         assert slices[0].values.shape.as_list() == [None, 4]
-        for variable, accumulator, gradient in zip(variables, sums, slices, strict=True):
-            tf_ops.apply_adagrad(variable, accumulator, gradient, 0.1)
+        for variable, its_slots, gradient in zip(variables, slots, slices, strict=True):
+            tf_ops.apply(variable, its_slots, gradient, Adagrad(), learning_rate=0.1)
         return loss
 
     losses = [float(step(np.arange(6) % 5, np.arange(7))) for _ in range(3)]
@@ -180,72 +179,6 @@ def test_wrong_features_are_refused(changed: dict[str, Any], message: str) -> No
     features: dict[str, Any] = {"feature_tables": [0], "combiners": ["sum"]}
     with pytest.raises(ArgumentError, match=message):
         tf_ops.pooled_lookup([table], np.zeros(1, int), np.array([0, 1]), **(features | changed))
-
-
-def random_slices(seed: int, num_ids: int) -> tf.IndexedSlices:
-    rng = np.random.default_rng(seed)
-    ids: NDArray[np.int64] = rng.integers(0, 12, num_ids)
-    values = rng.standard_normal((num_ids, 6)).astype(np.float32)
-    return tf.IndexedSlices(tf.constant(values), tf.constant(ids), tf.constant([12, 6], tf.int64))
-
-
-def test_adagrad_equals_keras() -> None:
-    ours, theirs = tf.Variable(tf.ones((12, 6))), tf.Variable(tf.ones((12, 6)))
-    accumulator = tf.Variable(tf.fill((12, 6), 0.1))
-    optimizer = tf_keras.optimizers.legacy.Adagrad(0.05, initial_accumulator_value=0.1, epsilon=1e-7)
-    for seed in range(20):
-        slices = random_slices(seed, num_ids=9)
-        optimizer.apply_gradients([(slices, theirs)])
-        tf_ops.apply_adagrad(ours, accumulator, tf_ops.combine_duplicates(slices, 12), 0.05)
-    np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(accumulator, optimizer.get_slot(theirs, "accumulator"), rtol=1e-5)
-
-
-def test_sgd_equals_keras() -> None:
-    ours, theirs = tf.Variable(tf.ones((12, 6))), tf.Variable(tf.ones((12, 6)))
-    optimizer = tf_keras.optimizers.legacy.SGD(0.05)
-    for seed in range(20):
-        slices = random_slices(seed, num_ids=9)
-        optimizer.apply_gradients([(slices, theirs)])
-        tf_ops.apply_sgd(ours, tf_ops.combine_duplicates(slices, 12), 0.05)
-    np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
-
-
-def test_an_update_does_not_reach_what_was_read_before() -> None:
-    table = tf.Variable(tf.ones((12, 6)))
-    before = table.read_value()
-    tf_ops.apply_sgd(table, tf_ops.combine_duplicates(random_slices(0, num_ids=9), 12), 1.0)
-    np.testing.assert_array_equal(before, np.ones((12, 6)))
-    assert np.any(table.numpy() != 1)
-
-
-@pytest.mark.parametrize(
-    ("ids", "values", "message"),
-    [
-        ([1, 1], tf.ones((2, 6)), "must increase, but 1 at position 1 follows 1: combine duplicates first"),
-        ([1, 12], tf.ones((2, 6)), "id 12 at position 1 of the gradient is out of range: table 0 has 12 rows"),
-        ([1, 2], tf.ones((3, 6)), "expected .U., .U, D. and"),
-        ([1, 2], tf.ones((2, 5)), r"expected an initialized one of shape \[12,5\]"),
-    ],
-)
-def test_wrong_gradients_change_nothing(ids: list[int], values: tf.Tensor, message: str) -> None:
-    table, accumulator = tf.Variable(tf.ones((12, 6))), tf.Variable(tf.ones((12, 6)))
-    slices = tf.IndexedSlices(values, tf.constant(ids, tf.int64))
-    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-        tf_ops.apply_sgd(table, slices, 1.0)
-    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-        tf_ops.apply_adagrad(table, accumulator, slices, 1.0)
-    np.testing.assert_array_equal(table, np.ones((12, 6)))
-    np.testing.assert_array_equal(accumulator, np.ones((12, 6)))
-
-
-def test_adagrad_refuses_an_accumulator_of_another_shape() -> None:
-    table = tf.Variable(tf.ones((12, 6)))
-    slices = tf.IndexedSlices(tf.ones((1, 6)), tf.constant([1], tf.int64))
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"expected an initialized one of shape \[12,6\]"):
-        tf_ops.apply_adagrad(table, tf.Variable(tf.ones((11, 6))), slices, 1.0)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="the same variable"):
-        tf_ops.apply_adagrad(table, table, slices, 1.0)
 
 
 @pytest.mark.parametrize(

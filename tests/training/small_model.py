@@ -5,11 +5,12 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
+from rankhouse.kernels.optimizer_settings import Adagrad, OptimizerSettings
 from rankhouse.training.checkpoint import TrainingState
 from rankhouse.training.checkpoint_files import Checkpoint
 from rankhouse.training.distributed_embedding import DistributedEmbedding
 from rankhouse.training.embedding_specs import EmbeddingSpec, Input
-from rankhouse.training.optimizers import Adagrad
+from rankhouse.training.optimizers import Optimizer
 from rankhouse.training.plan import TableSpec, make_plan
 from rankhouse.training.ranks import Ranks
 
@@ -32,12 +33,17 @@ SIGNATURE = (
 )
 
 
-def build(ranks: Ranks, *, threshold: int = 10, seed: int = 1) -> TrainingState:
+def build(
+    ranks: Ranks, *, threshold: int = 10, seed: int = 1, settings: OptimizerSettings | None = None
+) -> TrainingState:
     tables = [TableSpec(spec.name, spec.input_dim, spec.output_dim) for spec in SPECS]
     plan = make_plan(tables, num_ranks=ranks.size, data_parallel_threshold_rows=threshold)
     embedding = DistributedEmbedding(SPECS, inputs=INPUTS, ranks=ranks, plan=plan, seed=seed, name="embedding")
     kernel = tf.Variable(np.random.default_rng(seed).normal(size=(DIM, 1)).astype(np.float32))
-    optimizer = Adagrad([*embedding.trainable_variables, kernel], learning_rate=0.1)
+    tables = [shard.variable for shard in embedding.shards]
+    others = embedding.trainable_variables[len(tables) :]  # of a rank that owns no table
+    optimizer = Optimizer(settings or Adagrad(), tables=tables, dense=[*others, kernel], learning_rate=0.1)
+    embedding.before_lookup = optimizer.catch_up
     return TrainingState(embedding, {"kernel": kernel}, optimizer)
 
 
@@ -88,6 +94,6 @@ def arrays(path: Path) -> dict[str, np.ndarray]:
     for name, table in checkpoint.tables.items():
         for array in table.arrays:
             found[f"{name}/{array}"] = np.concatenate([block.rows for block in checkpoint.rows(name, array)])
-    for array in ("weights", "accumulator"):
+    for array in next(iter(checkpoint.tables.values())).arrays:
         found |= {f"{name}/{array}": value for name, value in checkpoint.dense(array).items()}
     return found

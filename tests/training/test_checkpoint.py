@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from rankhouse.embedding_cache.format.files import MANIFEST_NAME
+from rankhouse.kernels.optimizer_settings import Sgd
 from rankhouse.training import checkpoint as checkpoint_module
 from rankhouse.training.checkpoint import TrainingState, load_checkpoint, save_checkpoint
 from rankhouse.training.checkpoint_files import (
@@ -19,7 +20,7 @@ from rankhouse.training.checkpoint_files import (
     step_folder,
 )
 from rankhouse.training.errors import CheckpointError
-from rankhouse.training.optimizers import Sgd
+from rankhouse.training.optimizers import Optimizer
 from rankhouse.training.ranks import Ranks
 from tests.training.launching import ENVIRONMENT, ROOT
 from tests.training.small_model import SPECS, arrays, build, train
@@ -192,7 +193,9 @@ def test_another_model_or_optimizer_is_refused_before_anything_changes(tmp_path:
     path = save(tmp_path, state, 1)
     other = build(ALONE, seed=8)
     before = other.embedding.shards[0].variable.numpy()
-    sgd = TrainingState(other.embedding, other.dense, Sgd(other.optimizer.variables, learning_rate=1))
+    sgd = TrainingState(
+        other.embedding, other.dense, Optimizer(Sgd(), dense=other.optimizer.variables, learning_rate=1)
+    )
     with pytest.raises(CheckpointError, match="was trained with Adagrad, this run uses Sgd"):
         load_checkpoint(path, sgd, ranks=ALONE)
     renamed = TrainingState(other.embedding, {"bias": other.dense["kernel"]}, other.optimizer)

@@ -17,17 +17,17 @@ def test_an_empty_recipe_is_all_defaults() -> None:
 
 
 def test_the_resolved_configuration_reads_back_equal() -> None:
-    config = load_recipe("dlrm", overrides=["data.path='a: b'", "model.top_mlp=[]", "training.learning_rate=1e-9"])
+    config = load_recipe("dlrm", overrides=["data.path='a: b'", "model.top_mlp=[]", "optimizer.learning_rate=1e-9"])
     assert parse_config(config.to_yaml(), source="resolved") == config
 
 
 def test_overrides_are_applied_in_order() -> None:
-    config = override(Config(), ["training.seed=3", "training.learning_rate=1e-3", "training.seed=4"])
-    assert (config.training.seed, config.training.learning_rate) == (4, 0.001)
+    config = override(Config(), ["training.seed=3", "optimizer.learning_rate=1e-3", "training.seed=4"])
+    assert (config.training.seed, config.optimizer.learning_rate) == (4, 0.001)
 
 
 def test_an_integer_is_a_number() -> None:
-    assert override(Config(), ["training.learning_rate=1"]).training.learning_rate == 1.0
+    assert override(Config(), ["optimizer.learning_rate=1"]).optimizer.learning_rate == 1.0
 
 
 @pytest.mark.parametrize(
@@ -41,16 +41,23 @@ def test_steps_of_a_run(settings: TrainingConfig, num_steps: int) -> None:
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("training.learning_rat=1", "unknown key training.learning_rat; did you mean training.learning_rate?"),
+        ("optimizer.learning_rat=1", "unknown key optimizer.learning_rat; did you mean optimizer.learning_rate?"),
         ("trainin.seed=1", "unknown key trainin; did you mean training?"),
         ("training.zzz=1", "unknown key training.zzz; known keys: training.batch_size, "),
         ("training.seed=abc", "training.seed is 'abc'; expected an integer"),
         ("training.epochs=true", "training.epochs is True; expected an integer"),
-        ("training.learning_rate=fast", "training.learning_rate is 'fast'; expected a number"),
-        ("training.learning_rate=0", "training.learning_rate is 0.0; expected a number above 0"),
-        ("training.initial_accumulator=-1", "training.initial_accumulator is -1.0; expected a number of at least 0"),
+        ("optimizer.learning_rate=fast", "optimizer.learning_rate is 'fast'; expected a number"),
+        ("optimizer.learning_rate=0", "optimizer.learning_rate is 0.0; expected a number above 0"),
+        (
+            "optimizer.initial_accumulator_value=-1",
+            "optimizer: initial_accumulator_value is -1.0: expected",
+        ),
+        ("optimizer.rule=adamw", "optimizer.rule is 'adamw'; expected one of 'adagrad', 'sgd', 'momentum', "),
+        ("optimizer.kind=exact", "optimizer.kind is 'exact', but adagrad has no such setting; leave it out, or take"),
+        ("optimizer.clip_global_norm=-1", "optimizer.clip_global_norm is -1.0; expected a number of at least 0"),
+        ("optimizer.warmup_steps=-1", "optimizer.warmup_steps is -1; expected at least 0"),
+        ("optimizer.weight_decay=.nan", "optimizer: weight_decay is nan: expected a number of at least 0"),
         ("training.batch_size=0", "training.batch_size is 0; expected at least 1"),
-        ("training.optimizer=adam", "training.optimizer is 'adam'; expected one of 'adagrad', 'sgd'"),
         ("model.top_mlp=3", "model.top_mlp is 3; expected a list of integers"),
         ("model.top_mlp=[8, 0]", "model.top_mlp is 0; expected widths of at least 1"),
         ("data.shuffle=1", "data.shuffle is 1; expected true or false"),

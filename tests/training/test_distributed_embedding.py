@@ -7,12 +7,13 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
+from rankhouse.kernels.optimizer_settings import Adagrad
 from rankhouse.training.checkpoint import load_checkpoint, save_checkpoint
 from rankhouse.training.checkpoint_files import step_folder
 from rankhouse.training.distributed_embedding import DistributedEmbedding
 from rankhouse.training.embedding_specs import EmbeddingSpec, Input
 from rankhouse.training.errors import EmbeddingError
-from rankhouse.training.optimizers import Adagrad
+from rankhouse.training.optimizers import Optimizer
 from rankhouse.training.plan import TableSpec, make_plan
 from rankhouse.training.ranks import Ranks
 from tests.training.launching import run_on_ranks
@@ -121,7 +122,8 @@ def test_trains_as_plain_keras_does() -> None:
     plain = keras_layers()
     ours = DistributedEmbedding(plain, input_table_map=[0, 1, 0, 1])
     assert [item.name for item in ours.inputs] == ["a", "b", "a#1", "b#1"]
-    keras, optimizer = tf_keras.optimizers.legacy.Adagrad(0.5), Adagrad(ours.trainable_variables, learning_rate=0.5)
+    keras = tf_keras.optimizers.legacy.Adagrad(0.5)
+    optimizer = Optimizer(Adagrad(), tables=ours.trainable_variables, learning_rate=0.5)
     generator = np.random.default_rng(3)
     for _ in range(10):
         one, pair = tf.constant(generator.integers(0, 20, 6)), tf.constant(generator.integers(0, 20, (6, 2)))

@@ -34,7 +34,7 @@ def test_a_finished_run_has_no_steps_left_until_it_gets_more(tmp_path: Path, dat
 
 
 @pytest.mark.parametrize(
-    "setting", ["training.batch_size=32", "training.optimizer=sgd", "model.top_mlp=[4]", "data.shuffle=false"]
+    "setting", ["training.batch_size=32", "optimizer.rule=sgd", "model.top_mlp=[4]", "data.shuffle=false"]
 )
 def test_what_the_saved_state_depends_on_cannot_change(tmp_path: Path, dataset: Path, setting: str) -> None:
     run = new_run(tmp_path / "run", recipe="dlrm", data=dataset)

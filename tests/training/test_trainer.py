@@ -19,7 +19,7 @@ from tests.training.tiny_dataset import write_tiny_dataset
 SETTINGS = (
     "training.batch_size=64",
     "training.epochs=4",
-    "training.learning_rate=0.1",
+    "optimizer.learning_rate=0.1",
     "training.log_every_steps=1",
     "training.eval_every_steps=5",
     "training.checkpoint_every_steps=7",
@@ -210,7 +210,7 @@ def test_what_changes_the_order_of_samples_cannot_change_in_a_run(
 
 
 def test_a_loss_that_is_no_number_ends_the_run(tmp_path: Path, dataset: Path) -> None:
-    settings = ("training.learning_rate=1e30", "training.optimizer=sgd", "model.bottom_mlp=[]", "model.top_mlp=[]")
+    settings = ("optimizer.learning_rate=1e30", "optimizer.rule=sgd", "model.bottom_mlp=[]", "model.top_mlp=[]")
     run = make_run(tmp_path / "run", dataset, *settings)
     with pytest.raises(DivergedError, match="lower the learning rate"):
         train(run)

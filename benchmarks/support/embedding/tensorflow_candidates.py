@@ -24,6 +24,7 @@ from benchmarks.support.embedding.candidate import (
 from benchmarks.support.embedding.cells import Cell, Pattern, TableShape
 from rankhouse.kernels import tf_ops
 from rankhouse.kernels.bags import FixedHotness
+from rankhouse.kernels.optimizer_settings import Adagrad
 
 ROWS_AT_ONCE = 100_000
 # Both lookups that Keras' users write; the faster one is measured.
@@ -124,9 +125,11 @@ class TensorflowCandidates:
         def keras_step(optimizer: keras.optimizers.Optimizer) -> Callable[[list[tf.IndexedSlices]], None]:
             return lambda gradients: optimizer.apply_gradients(zip(gradients, self._rows, strict=True))
 
+        settings = Adagrad(epsilon=EPSILON)
+
         def our_step(gradients: list[tf.IndexedSlices]) -> None:
             for rows, slot, gradient in zip(self._rows, legacy_slots, gradients, strict=True):
-                tf_ops.apply_adagrad(rows, slot, gradient, LEARNING_RATE, EPSILON)
+                tf_ops.apply(rows, tf_ops.Slots((slot,)), gradient, settings, learning_rate=LEARNING_RATE)
 
         legacy = [self._trained("Keras legacy Adagrad", way, keras_step(self._legacy), legacy_slots) for way in KERAS]
         faster = min(range(len(KERAS)), key=lambda index: _seconds(legacy[index]))

@@ -1,0 +1,56 @@
+"""Clipping by the global norm, where some gradients lie on one rank only.
+
+The squared norm has two parts: that of the tables that only this rank holds, which is added up over the ranks, and that
+of what every rank holds, which is counted once. The first part is one number, and travels with the gradients.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from rankhouse.kernels import tf_ops
+from rankhouse.training.distributed_embedding import DistributedEmbedding
+
+
+def owned_squared_norm(
+    embedding: DistributedEmbedding, gradients: Sequence[Any], variables: Sequence[tf.Variable]
+) -> tf.Tensor:
+    """Returns this rank's part, float32 []: the squared norm of the gradients of what only this rank holds."""
+    owned = _part(embedding, gradients, variables, owned=True)
+    return tf.cast(tf_ops.squared_norm(owned), tf.float32)
+
+
+def clipping_scale(
+    embedding: DistributedEmbedding,
+    gradients: Sequence[Any],
+    variables: Sequence[tf.Variable],
+    *,
+    owned_squared_norm: tf.Tensor,
+    clip_norm: float,
+) -> tf.Tensor:
+    """Returns what all gradients are to be multiplied with, float32 [], the same on all ranks.
+
+    Args:
+        embedding: Says which variables only this rank holds.
+        gradients: One for each variable, after `DistributedEmbedding.sum_gradients`.
+        variables: All variables.
+        owned_squared_norm: What the function of this name returned, added up over the ranks.
+        clip_norm: The largest global norm that stays as it is.
+
+    Returns:
+        clip_norm / norm where the norm is above clip_norm, else 1. A norm that is not finite clips nothing: the loss is
+        not finite then, or will not be after this step, and training ends.
+    """
+    shared = tf_ops.squared_norm(_part(embedding, gradients, variables, owned=False))
+    norm = tf.sqrt(shared + tf.cast(owned_squared_norm, tf.float64))
+    scale = clip_norm / tf.maximum(norm, clip_norm)
+    return tf.cast(tf.where(tf.math.is_finite(norm), scale, 1.0), tf.float32)
+
+
+def _part(
+    embedding: DistributedEmbedding, gradients: Sequence[Any], variables: Sequence[tf.Variable], *, owned: bool
+) -> list[Any]:
+    refs = {variable.ref() for variable in embedding.owned_variables}
+    pairs = zip(gradients, variables, strict=True)
+    return [gradient for gradient, variable in pairs if gradient is not None and (variable.ref() in refs) == owned]
