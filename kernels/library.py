@@ -282,6 +282,12 @@ def load() -> ctypes.CDLL:
         raise LibraryError(
             f"{path} has ABI version {version}: expected {ABI_VERSION}; build it with `make setup` or `pip install .`"
         )
+    declare(library)
+    return library
+
+
+def declare(library: ctypes.CDLL) -> None:
+    """Tells ctypes the arguments and results of the functions that the library has."""
     library.rh_last_error.restype = ctypes.c_char_p
     for name, arguments in _FUNCTIONS.items():
         function = getattr(library, name, None)
@@ -289,7 +295,6 @@ def load() -> ctypes.CDLL:
             continue
         function.argtypes = arguments
         function.restype = _RESULTS.get(name, ctypes.c_int)
-    return library
 
 
 def check(status: int) -> None:

@@ -28,6 +28,17 @@ RH_ROW_INLINE float FloatOfBits(uint32_t bits) {
   return value;
 }
 
+// Integers in the order of the floats that have these bits, and back: it is its own inverse. Compilers make vectors of
+// the smallest integer of a row, but not of the smallest float.
+RH_ROW_INLINE int32_t OrderOf(uint32_t bits) {
+  const int32_t signed_bits = static_cast<int32_t>(bits);
+  return signed_bits ^ static_cast<int32_t>(static_cast<uint32_t>(signed_bits >> 31) >> 1);
+}
+
+RH_ROW_INLINE float FloatOfOrder(int32_t order) {
+  return FloatOfBits(static_cast<uint32_t>(OrderOf(static_cast<uint32_t>(order))));
+}
+
 // All ones where the condition holds, else zero.
 RH_ROW_INLINE uint32_t MaskOf(bool condition) { return 0u - static_cast<uint32_t>(condition); }
 

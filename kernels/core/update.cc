@@ -191,3 +191,8 @@ void CheckCatchUpIds(const rh_update& update, int32_t table) {
 }
 
 }  // namespace rankhouse
+
+int rh_num_slots(int32_t rule) {
+  static constexpr int kNumSlots[] = {0, 1, 1, 1, 2, 2, 1, 2, 2};
+  return rule < RH_SGD || rule > RH_ADAMAX ? -1 : kNumSlots[rule];
+}

@@ -47,11 +47,6 @@ void ApplyUpdate(const rh_update& update, const rh_executor* executor) {
 
 }  // namespace rankhouse
 
-int rh_num_slots(int32_t rule) {
-  static constexpr int kNumSlots[] = {0, 1, 1, 1, 2, 2, 1, 2, 2};
-  return rule < RH_SGD || rule > RH_ADAMAX ? -1 : kNumSlots[rule];
-}
-
 int rh_apply(const rh_update* updates, int32_t num_tables, const rh_executor* executor) {
   return rankhouse::Guard([&] { rankhouse::Apply(updates, num_tables, executor); });
 }

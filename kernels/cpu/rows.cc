@@ -24,17 +24,6 @@ RH_INLINE void Store(char* to, int64_t index, Value value) {
   std::memcpy(to + index * static_cast<int64_t>(sizeof(value)), &value, sizeof(value));
 }
 
-// Integers in the order of the floats that have these bits, and back: it is its own inverse. Compilers make vectors of
-// the smallest integer of a row, but not of the smallest float.
-RH_INLINE int32_t OrderOf(uint32_t bits) {
-  const int32_t signed_bits = static_cast<int32_t>(bits);
-  return signed_bits ^ static_cast<int32_t>(static_cast<uint32_t>(signed_bits >> 31) >> 1);
-}
-
-RH_INLINE float FloatOfOrder(int32_t order) {
-  return FloatOfBits(static_cast<uint32_t>(OrderOf(static_cast<uint32_t>(order))));
-}
-
 // False where the row cannot be quantized (ThrowInt8Fault says why).
 RH_INLINE bool QuantizeInt8Row(const char* __restrict from, int64_t dim, char* __restrict to) {
   const Float32Row row(from, dim);

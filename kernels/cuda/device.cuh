@@ -1,4 +1,4 @@
-// What all CUDA operations stand on: errors, workspaces and launches.
+// What all CUDA operations stand on: errors, workspaces, launches, and groups of threads.
 #ifndef RANKHOUSE_CUDA_DEVICE_CUH_
 #define RANKHOUSE_CUDA_DEVICE_CUH_
 
@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <vector>
 
 #include "core/status.h"
 
@@ -29,12 +30,17 @@ class Workspace {
             "workspace is NULL or not aligned to ", kAlignment, " bytes");
   }
 
+  // Reads what a call left in its workspace.
+  static Workspace Of(const void* data) {
+    return Workspace(const_cast<void*>(data), std::numeric_limits<int64_t>::max());
+  }
+
   template <typename T>
   T* Take(int64_t count) {
     const int64_t begin = used_;
     used_ += (count * static_cast<int64_t>(sizeof(T)) + kAlignment - 1) / kAlignment * kAlignment;
     Require(data_ == nullptr || used_ <= bytes_, "workspace has ", bytes_,
-            " bytes: expected what the *_workspace_cuda ", "function of this call says for these arguments");
+            " bytes: expected what the *_workspace_cuda function of this call says for these arguments");
     return data_ == nullptr ? nullptr : reinterpret_cast<T*>(data_ + begin);
   }
 
@@ -54,16 +60,20 @@ constexpr Fault kNoFault = std::numeric_limits<Fault>::max();
 
 // Sets `count` faults to kNoFault.
 inline void ClearFaults(Fault* faults, int64_t count, cudaStream_t stream) {
+  if (count == 0) return;
   CheckCuda(cudaMemsetAsync(faults, 0xff, count * sizeof(Fault), stream), "clearing the workspace");
 }
 
+// Copies to the device in arguments of kernels: unlike a copy from pageable memory that never waits for the stream, and
+// graphs can record it.
+void UploadBytes(void* device, const void* host, int64_t bytes, cudaStream_t stream);
+
 template <typename T>
-void CopyToDevice(T* device, const T* host, int64_t count, cudaStream_t stream) {
-  if (count == 0) return;
-  // From pageable memory: CUDA has taken the data when the call returns.
-  CheckCuda(cudaMemcpyAsync(device, host, count * sizeof(T), cudaMemcpyHostToDevice, stream), "copying to the device");
+void Upload(T* device, const std::vector<T>& host, cudaStream_t stream) {
+  UploadBytes(device, host.data(), static_cast<int64_t>(host.size() * sizeof(T)), stream);
 }
 
+// Waits for the stream.
 template <typename T>
 void CopyToHost(T* host, const T* device, int64_t count, cudaStream_t stream) {
   if (count == 0) return;
@@ -73,33 +83,46 @@ void CopyToHost(T* host, const T* device, int64_t count, cudaStream_t stream) {
 
 constexpr int kBlockThreads = 256;
 
-// Launches `kernel` with at least num_threads threads in blocks of kBlockThreads; does nothing for 0.
+inline int64_t DivideUp(int64_t count, int64_t by) { return (count + by - 1) / by; }
+
+// Launches `kernel` in blocks of kBlockThreads; does nothing for 0 blocks.
 template <typename... Parameters, typename... Arguments>
-void Launch(void (*kernel)(Parameters...), int64_t num_threads, cudaStream_t stream, Arguments... arguments) {
-  const int64_t num_blocks = (num_threads + kBlockThreads - 1) / kBlockThreads;
+void Launch(void (*kernel)(Parameters...), int64_t num_blocks, cudaStream_t stream, Arguments... arguments) {
   if (num_blocks == 0) return;
   Require(num_blocks <= std::numeric_limits<int32_t>::max(), "the call needs ", num_blocks,
           " blocks of threads, more than a launch takes: split the batch");
-  kernel<<<static_cast<unsigned>(num_blocks), kBlockThreads, 0, stream>>>(arguments...);
-  CheckCuda(cudaGetLastError(), "launching a kernel");
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(num_blocks));
+  config.blockDim = dim3(kBlockThreads);
+  config.stream = stream;
+  CheckCuda(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...), "launching a kernel");
+}
+
+// How many blocks keep the current device busy, for kernels that find out by themselves how much there is to do.
+inline int64_t BusyBlocks() {
+  int device = 0;
+  int processors = 0;
+  CheckCuda(cudaGetDevice(&device), "asking for the device");
+  CheckCuda(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device), "asking for its size");
+  return int64_t{8} * processors;
 }
 
 __device__ inline int64_t GlobalThread() { return static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; }
 
-// Neighbouring columns of a row that one thread reads and writes at once.
-template <int kColumns>
-struct alignas(kColumns * sizeof(float)) Columns {
-  float value[kColumns];
-};
-
-// True where Columns<4> can be read and written.
-inline bool IsAligned(const void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; }
-
-// How many threads share a row: a power of two up to a warp, enough for the widest row of `max_dim` columns.
-inline int LanesPerRow(int64_t max_dim, int columns_per_lane) {
-  int lanes = 1;
-  while (lanes < 32 && lanes * columns_per_lane < max_dim) lanes *= 2;
-  return lanes;
+// The index of the last of `count` rising numbers, the first of which is <= value, that is <= value.
+template <typename T>
+__device__ inline int32_t LastNotAbove(const T* numbers, int32_t count, T value) {
+  int32_t low = 0;
+  int32_t high = count - 1;
+  while (low < high) {
+    const int32_t middle = (low + high + 1) / 2;
+    if (numbers[middle] <= value) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return low;
 }
 
 }  // namespace rankhouse
