@@ -8,6 +8,7 @@ import tensorflow as tf
 from rankhouse.kernels.optimizer_settings import Adagrad, OptimizerSettings
 from rankhouse.training.checkpoint import TrainingState
 from rankhouse.training.checkpoint_files import Checkpoint
+from rankhouse.training.clipping import clipping_scale, owned_squared_norm
 from rankhouse.training.distributed_embedding import DistributedEmbedding
 from rankhouse.training.embedding_specs import EmbeddingSpec, Input
 from rankhouse.training.optimizers import Optimizer
@@ -47,7 +48,9 @@ def build(
     return TrainingState(embedding, {"kernel": kernel}, optimizer)
 
 
-def train(state: TrainingState, ranks: Ranks, first_step: int, last_step: int) -> list[float]:
+def train(
+    state: TrainingState, ranks: Ranks, first_step: int, last_step: int, *, clip_norm: float = 1e9
+) -> list[float]:
     """Trains steps [first_step, last_step); returns their losses."""
     (kernel,) = state.dense.values()
 
@@ -58,9 +61,13 @@ def train(state: TrainingState, ranks: Ranks, first_step: int, last_step: int) -
             losses = tf.nn.sigmoid_cross_entropy_with_logits(labels, logits)
             loss = tf.reduce_sum(losses) / global_batch
         variables = state.optimizer.variables
-        gradients = state.embedding.sum_gradients(tape.gradient(loss, variables), variables)
-        state.optimizer.apply_gradients(zip(gradients, variables, strict=True))
-        return ranks.sum_tensors([loss], name="loss")[0]
+        gradients = tape.gradient(loss, variables)
+        news = [loss, owned_squared_norm(state.embedding, gradients, variables)]
+        gradients = state.embedding.sum_gradients(gradients, variables)
+        loss, owned = ranks.sum_tensors(news, name="news")
+        scale = clipping_scale(state.embedding, gradients, variables, owned_squared_norm=owned, clip_norm=clip_norm)
+        state.optimizer.apply_gradients(zip(gradients, variables, strict=True), gradient_scale=scale)
+        return loss
 
     return [float(step(*batch(number, ranks))) for number in range(first_step, last_step)]
 
