@@ -23,8 +23,11 @@ ALLOWED = {
 
 # Each outside system has one importing place.
 IMPORTERS = {
-    "tensorflow": {"rankhouse.training", "rankhouse.kernels.tf_ops", "rankhouse.kernels.vocabulary_layer"},
-    "tf_keras": {"rankhouse.training", "rankhouse.kernels.vocabulary_layer"},
+    "tensorflow": {
+        *("rankhouse.training", "rankhouse.kernels.tf_ops"),
+        *("rankhouse.kernels.layers", "rankhouse.kernels.vocabulary_layer"),
+    },
+    "tf_keras": {"rankhouse.training", "rankhouse.kernels.layers", "rankhouse.kernels.vocabulary_layer"},
     "horovod": {"rankhouse.training.ranks", "rankhouse.training.launch"},
     "nvtabular": {"rankhouse.training.data.preprocess"},
     "merlin": {"rankhouse.training.data.preprocess"},
