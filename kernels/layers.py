@@ -98,6 +98,8 @@ class Embedding(tf_keras.layers.Layer):  # type: ignore[misc]
                 constraint=self.embeddings_constraint,
                 experimental_autocast=False,
             )
+        if tf.executing_eagerly():
+            tf_ops.advise_huge_pages(self.embeddings)
         self.built = True
 
     def call(self, inputs: Any) -> tf.Tensor | tf.RaggedTensor:

@@ -16,6 +16,9 @@ constexpr int64_t kMaxBytes = std::numeric_limits<int64_t>::max() / 2;
 
 constexpr uint64_t RoundUp(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
 
+// Linux 6.1 and newer, with the headers of any.
+constexpr int kMadviseCollapse = 25;
+
 // A mapping that ends on a huge page can have one there too; small ones are not worth it.
 uint64_t MappedBytes(int64_t bytes) {
   const uint64_t size = static_cast<uint64_t>(bytes);
@@ -68,6 +71,12 @@ int rh_advise_huge_pages(void* memory, int64_t bytes) {
     const uintptr_t address = reinterpret_cast<uintptr_t>(memory);
     const uintptr_t begin = rankhouse::RoundUp(address, rankhouse::kPage);
     const uintptr_t end = (address + static_cast<uint64_t>(bytes)) / rankhouse::kPage * rankhouse::kPage;
-    if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+    if (begin >= end) return;
+    madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+    // What was written before would become huge over hours. One at a time: pages that were never written are refused.
+    for (uintptr_t page = rankhouse::RoundUp(begin, rankhouse::kHugePage); page + rankhouse::kHugePage <= end;
+         page += rankhouse::kHugePage) {
+      madvise(reinterpret_cast<void*>(page), rankhouse::kHugePage, rankhouse::kMadviseCollapse);
+    }
   });
 }

@@ -1,6 +1,7 @@
 // The signatures of the TensorFlow ops that look rows up, and of their backward. kernels/tf_ops/lookup.py wraps them;
 // nothing else calls them.
 #include "rankhouse/kernels.h"
+#include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
 #include "tensorflow/core/platform/errors.h"
@@ -160,5 +161,11 @@ REGISTER_OP("RankhouseOffsetsFromSamples")
     .Output("offsets: int64")
     .SetShapeFn(OffsetsFromSamplesShape)
     .Doc("rh_offsets_from_samples of the indices [N, r] of a SparseTensor: the first column is the sample.");
+
+REGISTER_OP("RankhouseAdviseHugePages")
+    .Input("variable: resource")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs)
+    .Doc("rh_advise_huge_pages on the memory of a variable.");
 
 }  // namespace rankhouse

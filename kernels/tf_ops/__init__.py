@@ -9,6 +9,7 @@ ArgumentError.
 from rankhouse.kernels.tf_ops.bags import Bags, from_ragged, from_sparse, join
 from rankhouse.kernels.tf_ops.interaction import dot_interaction
 from rankhouse.kernels.tf_ops.lookup import PooledRows, combine_duplicates, pooled_lookup, pooled_lookup_counted
+from rankhouse.kernels.tf_ops.native import advise_huge_pages
 from rankhouse.kernels.tf_ops.optimizers import Slots, apply, catch_up, make_slots, squared_norm
 from rankhouse.kernels.tf_ops.vocabulary import Evicted, UniqueKeys, Vocabulary, unique
 
@@ -19,6 +20,7 @@ __all__ = [
     "Slots",
     "UniqueKeys",
     "Vocabulary",
+    "advise_huge_pages",
     "apply",
     "catch_up",
     "combine_duplicates",

@@ -54,3 +54,19 @@ def check_not_compiled(what: str) -> None:
             f"{what} has no XLA version, so it cannot run inside tf.function(jit_compile=True) or a model compiled "
             "with jit_compile=True: leave jit_compile off there, and set it on a function of the dense layers alone"
         )
+
+
+def advise_huge_pages(variable: tf.Variable) -> None:
+    """Puts a table's memory on huge pages where the system grants them; random rows are then read up to twice as fast.
+
+    Takes a second or so for each GB. Assigning all rows at once (`load_weights`) gives the variable other memory.
+
+    Args:
+        variable: Of any shape, in float32, float16, bfloat16 or uint8, in the main memory.
+
+    Raises:
+        ArgumentError: The variable lies on a GPU.
+        tf.errors.InvalidArgumentError: It has another dtype.
+    """
+    check_placement(variable, "variable")
+    ops().rankhouse_advise_huge_pages(variable=variable.handle)

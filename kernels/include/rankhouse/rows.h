@@ -38,7 +38,8 @@ RH_API int rh_allocate(int64_t bytes, void** memory);
 RH_API void rh_free(void* memory, int64_t bytes);  // NULL is allowed
 
 // Asks for huge pages under memory that is already there, such as a framework's. The pages that lie wholly within it
-// are asked for; refusal is no error. Best before the memory is first written.
+// are asked for; refusal is no error. Best before the memory is first written; what was written is moved together, a
+// second or so for each GB, where the system can (Linux 6.1).
 RH_API int rh_advise_huge_pages(void* memory, int64_t bytes);
 
 // On a GPU. stride and alignment as above.
