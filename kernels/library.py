@@ -14,19 +14,13 @@ ABI_VERSION = 2
 COMBINERS = {"sum": 0, "mean": 1, "sqrtn": 2, "none": 3}
 
 # The rh_row_types.
-WEIGHTINGS = {"tensorflow": 0, "fbgemm": 1}
-
-# The rh_out_of_range policies; that of a named row is OOV_ROW.
-OUT_OF_RANGE = {"error": 0, "zero": 1, "clip": 2}
-OOV_ROW = 3
-
 ROW_TYPES = {"float32": 0, "float16": 1, "bfloat16": 2, "int8": 3}
 
 # The rh_weightings.
 WEIGHTINGS = {"tensorflow": 0, "fbgemm": 1}
 
 # The rh_out_of_range policies that need no row, and the one that does.
-POLICIES = {"error": 0, "zero": 1, "clip": 2}
+OUT_OF_RANGE = {"error": 0, "zero": 1, "clip": 2}
 OOV_ROW = 3
 
 # The rh_optimizer_rules.

@@ -13,7 +13,12 @@ from rankhouse.kernels.errors import ArgumentError
 from rankhouse.kernels.tf_ops.native import check_not_compiled, check_placement, ops
 
 # The rh_row_type of what a variable holds, by its dtype.
-_ROW_TYPES = {tf.float32: 0, tf.float16: 1, tf.bfloat16: 2, tf.uint8: 3}
+_ROW_TYPES = {
+    tf.float32: library.ROW_TYPES["float32"],
+    tf.float16: library.ROW_TYPES["float16"],
+    tf.bfloat16: library.ROW_TYPES["bfloat16"],
+    tf.uint8: library.ROW_TYPES["int8"],
+}
 
 # A row-wise int8 row ends with its scale and offset.
 _INT8_EXTRA_BYTES = 8
@@ -173,7 +178,7 @@ def combine_duplicates(gradient: tf.IndexedSlices, num_rows: int) -> tf.IndexedS
         table_rows=[num_rows],
         table_dims=[dim],
         table_types=[_ROW_TYPES[tf.float32]],
-        out_of_range=[library.POLICIES["error"]],
+        out_of_range=[library.OUT_OF_RANGE["error"]],
         oov_rows=[0],
         feature_tables=[0],
         combiners=[library.COMBINERS["sum"]],
@@ -219,14 +224,14 @@ def _policies(out_of_range: str | int | Sequence[str | int], tables: Sequence[tf
         raise ArgumentError(f"{len(named)} out_of_range for {len(tables)} tables: expected one for all or one each")
     policies = []
     for t, (policy, variable) in enumerate(zip(named, tables, strict=True)):
-        if isinstance(policy, str) and policy in library.POLICIES:
-            policies.append((library.POLICIES[policy], 0))
+        if isinstance(policy, str) and policy in library.OUT_OF_RANGE:
+            policies.append((library.OUT_OF_RANGE[policy], 0))
         elif isinstance(policy, int) and 0 <= policy < variable.shape[0]:
             policies.append((library.OOV_ROW, policy))
         else:
             raise ArgumentError(
-                f"table {t} has out_of_range {policy!r}: expected one of {sorted(library.POLICIES)} or the number of "
-                f"one of its {variable.shape[0]} rows"
+                f"table {t} has out_of_range {policy!r}: expected one of {sorted(library.OUT_OF_RANGE)} or the "
+                f"number of one of its {variable.shape[0]} rows"
             )
     return policies
 

@@ -225,3 +225,5 @@ def test_attributes_that_contradict_each_other_are_refused(changes: dict[str, li
         ops().rankhouse_pooled_lookup(tables=[table], ids=ids, **attributes)
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         ops().rankhouse_pooled_lookup_gradient(grad=tf.zeros((1, 4)), num_tables=1, ids=ids, **attributes)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        ops().rankhouse_pooled_lookup_weight_gradient(grad=tf.zeros((1, 4)), tables=[table], ids=ids, **attributes)
