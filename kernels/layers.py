@@ -242,7 +242,8 @@ def _check_settings(
     is_row = isinstance(out_of_range, int) and 0 <= out_of_range < input_dim
     if out_of_range not in library.OUT_OF_RANGE and not is_row:
         raise ArgumentError(
-            f"out_of_range is {out_of_range!r}: expected one of {sorted(library.OUT_OF_RANGE)}, or a row below {input_dim}"
+            f"out_of_range is {out_of_range!r}: expected one of {sorted(library.OUT_OF_RANGE)} "
+            f"or a row below {input_dim}"
         )
 
 
