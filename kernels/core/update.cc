@@ -128,7 +128,7 @@ void CheckOptimizer(const rh_optimizer& optimizer, int32_t table, int64_t first_
 void CheckTrainedTable(const rh_trained_table& trained, const rh_optimizer& optimizer, int32_t table, bool updated) {
   Require(trained.num_rows >= 0 && trained.dim >= 1, "table ", table, " that is trained has rows of shape [",
           trained.num_rows, ", ", trained.dim, "]: expected rows >= 0 and a width >= 1");
-  if (!updated) return;
+  if (!updated || trained.num_rows == 0) return;
   Require(trained.rows != nullptr, "table ", table, " that is trained has NULL rows");
   for (int s = 0; s < rh_num_slots(optimizer.rule); ++s) {
     Require(trained.slots[s] != nullptr, "table ", table, " that is trained has a NULL slot ", s);

@@ -78,9 +78,14 @@ struct RowFinder {
   }
 
   RH_INLINE void Prefetch(int64_t position) const {
-    const char* address = Address(ids[position < last_ahead ? position + kAhead : position]) + column_bytes;
-    for (int64_t byte = 0; byte < kBytes; byte += kLineBytes) __builtin_prefetch(address + byte);
-    if (run.straddles) __builtin_prefetch(address + kBytes - 1);
+    // A number, as sums with the pointer that a wild id gives may overflow.
+    const uintptr_t address =
+        reinterpret_cast<uintptr_t>(Address(ids[position < last_ahead ? position + kAhead : position])) +
+        static_cast<uintptr_t>(column_bytes);
+    for (int64_t byte = 0; byte < kBytes; byte += kLineBytes) {
+      __builtin_prefetch(reinterpret_cast<const void*>(address + static_cast<uintptr_t>(byte)));
+    }
+    if (run.straddles) __builtin_prefetch(reinterpret_cast<const void*>(address + kBytes - 1));
   }
 
   RH_INLINE const char* Find(int64_t position) const {
@@ -174,7 +179,9 @@ struct Pool {
   }
 
   static void Run(const BagRun& run, int64_t column) {
-    const int64_t tail = run.feature->dim - column - (kVectors - 1) * Simd::kLanes;  // columns of the last vector
+    // Columns of the last vector. Those of a row that is wider than all loops together belong to the next one.
+    const int64_t left = run.feature->dim - column - (kVectors - 1) * Simd::kLanes;
+    const int64_t tail = left < Simd::kLanes ? left : Simd::kLanes;
     const Finder finder(run, column, column * ElementBytes(kType));
     if (kMode != kCopyRows) {
       AddBags(run, finder, tail);

@@ -38,8 +38,10 @@ RH_SIMD bool MultiplyRows(const Lookup& lookup, const Feature& feature, Bag bag,
     }
     const int64_t row = feature.Row(lookup.id(n));
     if (row == kFault) return false;
+    products[n - bag.begin] = 0.0f;
+    if (row == kZeroRow || grad == nullptr) continue;
     const float* values = reinterpret_cast<const float*>(feature.rows + row * feature.stride);
-    products[n - bag.begin] = row == kZeroRow || grad == nullptr ? 0.0f : Dot(grad, values, feature.dim);
+    products[n - bag.begin] = Dot(grad, values, feature.dim);
   }
   return true;
 }

@@ -6,7 +6,8 @@
 
 #include <cstdint>
 
-#if defined(__x86_64__)
+// Sanitizers come to life only after the loader has picked.
+#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define RH_SIMD __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
 #define RH_SIMD

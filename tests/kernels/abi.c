@@ -46,6 +46,7 @@ int main(void) {
   rh_executor executor = {.parallel_for = backwards, .context = &num_calls};
 
   EXPECT(rh_abi_version() == RH_ABI_VERSION);
+  EXPECT(rh_num_slots(RH_SGD) == 0 && rh_num_slots(RH_ADAM) == 2 && rh_num_slots(99) == -1);
   EXPECT(strcmp(rh_last_error(), "") == 0);
 
   float out[2][4];

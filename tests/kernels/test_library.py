@@ -15,12 +15,13 @@ HEADER = ROOT / "kernels/include/rankhouse/kernels.h"
 ALL_HEADERS = sorted(HEADER.parent.glob("*.h"))
 
 
-def test_a_c_program_can_use_the_interface(tmp_path: Path) -> None:
+@pytest.mark.parametrize("source", sorted((ROOT / "tests/kernels").glob("*.c")), ids=lambda path: path.stem)
+def test_a_c_program_can_use_the_interface(source: Path, tmp_path: Path) -> None:
     built = library.find("librankhouse_kernels.so")
-    program = tmp_path / "abi"
+    program = tmp_path / source.stem
     strict = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic", f"-I{HEADER.parents[1]}"]
     linked = [built, "-lpthread", f"-Wl,-rpath,{built.parent}"]
-    subprocess.run(["cc", *strict, "-o", program, ROOT / "tests/kernels/abi.c", *linked], check=True, timeout=60)
+    subprocess.run(["cc", *strict, "-o", program, source, *linked], check=True, timeout=60)
     run = subprocess.run([program], capture_output=True, text=True, timeout=60, check=False)
     assert run.returncode == 0, run.stderr
 
