@@ -28,7 +28,7 @@ void LookupCase::MakeTables(Random* random, bool trainable) {
   for (int64_t t = random->Between(0, 4); t-- > 0;) {
     rh_table table = {};
     table.num_rows = random->Chance(10) ? 0 : random->Between(1, 40);
-    table.dim = random->Chance(80) ? random->Between(1, 40) : random->OneOf<int64_t>({64, 128, 129, 300, 1100});
+    table.dim = random->Chance(80) ? random->Between(1, 40) : random->OneOf<int64_t>({64, 128, 129, 240, 300, 1100});
     table.type = trainable ? RH_FLOAT32 : static_cast<int32_t>(random->Between(RH_FLOAT32, RH_INT8_ROWWISE));
     table.out_of_range = static_cast<int32_t>(random->Between(RH_ERROR, RH_OOV_ROW));
     table.oov_row = random->Between(0, std::max<int64_t>(table.num_rows - 1, 0));
