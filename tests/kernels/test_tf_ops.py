@@ -6,6 +6,8 @@ import tensorflow as tf
 from hypothesis import given, settings
 
 from rankhouse.kernels import arrays, tf_ops
+from rankhouse.kernels import rows as rows_module
+from rankhouse.kernels.bags import FixedHotness
 from rankhouse.kernels.errors import ArgumentError
 from rankhouse.kernels.optimizer_settings import Adagrad
 from rankhouse.kernels.tf_ops.native import ops
@@ -227,3 +229,86 @@ def test_attributes_that_contradict_each_other_are_refused(changes: dict[str, li
         ops().rankhouse_pooled_lookup_gradient(grad=tf.zeros((1, 4)), num_tables=1, ids=ids, **attributes)
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         ops().rankhouse_pooled_lookup_weight_gradient(grad=tf.zeros((1, 4)), tables=[table], ids=ids, **attributes)
+
+
+def lookup_one(table: tf.Variable, ids: Any, **settings: Any) -> tf_ops.PooledRows:
+    return tf_ops.pooled_lookup_counted(
+        [table], ids, FixedHotness((1,)), feature_tables=[0], combiners=["sum"], **settings
+    )
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+@pytest.mark.parametrize(("policy", "row"), [("zero", None), ("clip", 3), (1, 1)])
+def test_policies_count_bad_ids_and_train_the_row_in_their_place(
+    policy: str | int, row: int | None, dtype: Any
+) -> None:
+    table = tf.Variable(np.arange(8, dtype=np.float32).reshape(4, 2))
+    with tf.GradientTape() as tape:
+        rows, num_bad_ids = lookup_one(table, np.array([2, 9, 2, 7], dtype), out_of_range=policy)
+    expected = np.zeros(2) if row is None else table.numpy()[row]
+    np.testing.assert_array_equal(rows, [table[2], expected, table[2], expected])
+    np.testing.assert_array_equal(num_bad_ids, [2])
+    gradient = tf.convert_to_tensor(tape.gradient(rows, table))
+    touched = np.zeros((4, 2))
+    touched[2] = 2
+    if row is not None:
+        touched[row] = 2
+    np.testing.assert_array_equal(gradient, touched)
+
+
+@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16])
+def test_smaller_rows_are_looked_up_but_not_trained(dtype: tf.DType) -> None:
+    values = tf.constant([[1.5, -2.0, 0.25], [3.0, 4.0, 5.0]])
+    table = tf.Variable(tf.cast(values, dtype), trainable=False)
+    np.testing.assert_array_equal(lookup_one(table, [1, 0]).rows, [values[1], values[0]])
+    with pytest.raises(ArgumentError, match="and trainable, but only float32 tables are trained"):
+        lookup_one(tf.Variable(tf.cast(values, dtype)), [1])
+
+
+def test_int8_rows_equal_their_dequantized_values() -> None:
+    quantized = rows_module.quantize_rows(np.random.default_rng(0).random((5, 7), np.float32), "int8")
+    table = tf.Variable(quantized, trainable=False)
+    np.testing.assert_array_equal(lookup_one(table, [4, 2]).rows, rows_module.dequantize_rows(quantized)[[4, 2]])
+
+
+def test_gradient_in_a_while_loop() -> None:
+    table = tf.Variable(tf.ones((5, 2)))
+
+    @tf.function
+    def gradient(count: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            total = tf.constant(0.0)
+            for i in tf.range(count):
+                total += tf.reduce_sum(lookup_one(table, tf.stack([i, i + 1])).rows) * tf.cast(i, tf.float32)
+        return tf.convert_to_tensor(tape.gradient(total, table))
+
+    np.testing.assert_array_equal(gradient(3)[:, 0], [0, 1, 3, 2, 0])
+
+
+def test_features_in_three_forms_are_joined() -> None:
+    table = tf.Variable(np.arange(10, dtype=np.float32).reshape(10, 1))
+    ragged = tf.ragged.constant([[1, 2], []], dtype=tf.int64)
+    sparse = tf.SparseTensor([[1, 0]], tf.constant([5], tf.int64), [2, 4])
+    ids, offsets = tf_ops.join([tf_ops.from_ragged(ragged), tf_ops.from_sparse(sparse)])
+    pooled = tf_ops.pooled_lookup([table], ids, offsets, feature_tables=[0, 0], combiners=["sum", "sum"])
+    np.testing.assert_array_equal(pooled, [[3, 0], [0, 5]])
+    with pytest.raises(ArgumentError, match=r"expected a tf\.SparseTensor"):
+        tf_ops.from_sparse(ragged)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="the sample of id 1 is 0"):
+        tf_ops.from_sparse(tf.SparseTensor([[1, 0], [0, 0]], tf.constant([5, 5], tf.int64), [2, 4]))
+
+
+def test_combiner_none_puts_rows_side_by_side_and_needs_fixed_hotness() -> None:
+    table = tf.Variable(np.arange(6, dtype=np.float32).reshape(3, 2))
+    features: dict[str, Any] = {"feature_tables": [0, 0], "combiners": ["none", "sum"]}
+    pooled = tf_ops.pooled_lookup([table], [0, 1, 2, 0, 1, 2], FixedHotness((2, 1)), **features)
+    np.testing.assert_array_equal(pooled, [[0, 1, 2, 3, 2, 3], [4, 5, 0, 1, 4, 5]])
+    with pytest.raises(ArgumentError, match="combiner 'none' with offsets"):
+        tf_ops.pooled_lookup([table], [0, 1], np.array([0, 1, 2]), **features)
+
+
+def test_huge_pages_leave_a_table_as_it_was() -> None:
+    values = np.random.default_rng(0).random((2**15, 48), np.float32)
+    table = tf.Variable(values)
+    tf_ops.advise_huge_pages(table)
+    np.testing.assert_array_equal(table, values)
