@@ -16,7 +16,6 @@ struct UpdateWorkspace {
   TouchedRows* tables;
 };
 
-// `most_last_step`: by how much a last step may be behind the update's, or -1: any.
 TouchedTables MakeTables(const rh_update* updates, int32_t num_tables, bool catches_up, const UpdateWorkspace& parts,
                          cudaStream_t stream) {
   std::vector<TouchedRows> tables;
