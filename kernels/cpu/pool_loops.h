@@ -70,7 +70,8 @@ struct RowFinder {
         stride(static_cast<uint64_t>(run.feature->stride)),
         last_ahead(run.feature->last_id - kAhead),
         column(column),
-        column_bytes(column_bytes) {}
+        column_bytes(column_bytes),
+        straddles(run.straddles) {}
 
   RH_INLINE const char* Address(Id id) const {
     const uint64_t row = static_cast<uint64_t>(static_cast<int64_t>(id));
@@ -85,7 +86,7 @@ struct RowFinder {
     for (int64_t byte = 0; byte < kBytes; byte += kLineBytes) {
       __builtin_prefetch(reinterpret_cast<const void*>(address + static_cast<uintptr_t>(byte)));
     }
-    if (run.straddles) __builtin_prefetch(reinterpret_cast<const void*>(address + kBytes - 1));
+    if (straddles) __builtin_prefetch(reinterpret_cast<const void*>(address + kBytes - 1));
   }
 
   RH_INLINE const char* Find(int64_t position) const {
@@ -104,6 +105,7 @@ struct RowFinder {
   int64_t last_ahead;
   int64_t column;
   int64_t column_bytes;
+  bool straddles;
 };
 
 template <typename Simd, typename Id, int32_t kType, PoolMode kMode, int kVectors, bool kTail>
@@ -125,11 +127,14 @@ struct Pool {
 
   template <bool kStreams>
   RH_INLINE static void Copy(const BagRun& run, const Finder& finder, int64_t tail) {
-    float* out = run.out + finder.column;
+    // Copies of what the run says: the compiler cannot know that writing `out` leaves the run alone.
+    const int64_t stride = run.stride;
+    const int64_t dim = run.feature->dim;
     const int64_t end = run.first_id + run.num_bags;
-    for (int64_t position = run.first_id; position < end; ++position, out += run.stride) {
+    float* out = run.out + finder.column;
+    for (int64_t position = run.first_id; position < end; ++position, out += stride) {
       finder.Prefetch(position);
-      const Reader row(finder.Find(position), finder.column, run.feature->dim);
+      const Reader row(finder.Find(position), finder.column, dim);
       Vector value[kVectors];
       for (int v = 0; v < kVectors; ++v) value[v] = row.Read(v, tail);
       if (kStreams) {
@@ -195,7 +200,7 @@ struct Pool {
 
 template <typename Simd, typename Id, int32_t kType, PoolMode kMode, int kVectors = 1>
 PoolLoop LoopOf(int64_t columns) {
-  if constexpr (kVectors > Simd::kMaxVectors) {
+  if constexpr (kVectors > (kType == RH_FLOAT32 ? Simd::kMaxFloatVectors : Simd::kMaxVectors)) {
     return nullptr;
   } else {
     if (columns > kVectors * Simd::kLanes) return LoopOf<Simd, Id, kType, kMode, kVectors + 1>(columns);
@@ -236,7 +241,7 @@ PoolLoop LoopOfIds(int32_t id_type, int32_t row_type, PoolMode mode, int64_t col
 
 template <typename Simd>
 constexpr PoolLoops MakePoolLoops() {
-  return {Simd::kLanes * Simd::kMaxVectors, LoopOfIds<Simd>};
+  return {Simd::kLanes * Simd::kMaxFloatVectors, Simd::kLanes * Simd::kMaxVectors, LoopOfIds<Simd>};
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 namespace rankhouse {
 namespace {
 
-constexpr int64_t kBagsAtATime = 8;
+constexpr int64_t kBagsAtATime = 4;
 
 const PoolLoops& ChoosePoolLoops() {
 #if defined(__x86_64__)
@@ -30,7 +30,8 @@ void PoolRows(const PoolLoops& loops, int32_t id_type, const BagRun& run) {
   const PoolMode mode = run.weights != nullptr ? kAddWeightedRows : of_one_row ? kCopyRows : kAddRows;
   const int32_t row_type = run.feature->type;
   const int64_t dim = run.feature->dim;
-  if (dim <= loops.max_columns) return loops.loop(id_type, row_type, mode, dim)(run, 0);
+  const int64_t most = row_type == RH_FLOAT32 ? loops.max_float_columns : loops.max_columns;
+  if (dim <= most) return loops.loop(id_type, row_type, mode, dim)(run, 0);
   // Wide rows: a few bags at a time, so that the next columns of a row are read soon after its first.
   BagRun part = run;
   for (int64_t bag = 0; bag < run.num_bags; bag += part.num_bags) {
@@ -38,8 +39,8 @@ void PoolRows(const PoolLoops& loops, int32_t id_type, const BagRun& run) {
     part.offsets = run.offsets == nullptr ? nullptr : run.offsets + bag;
     part.first_id = run.first_id + bag * run.hotness;
     part.out = run.out + bag * run.stride;
-    for (int64_t column = 0; column < dim; column += loops.max_columns) {
-      loops.loop(id_type, row_type, mode, std::min(dim - column, loops.max_columns))(part, column);
+    for (int64_t column = 0; column < dim; column += most) {
+      loops.loop(id_type, row_type, mode, std::min(dim - column, most))(part, column);
     }
   }
 }

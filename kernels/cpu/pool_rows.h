@@ -41,7 +41,8 @@ enum PoolMode { kCopyRows, kAddRows, kAddWeightedRows };
 using PoolLoop = void (*)(const BagRun& run, int64_t column);
 
 struct PoolLoops {
-  int64_t max_columns;  // of one loop
+  int64_t max_float_columns;  // of one loop over float32 rows
+  int64_t max_columns;        // of one over others
   PoolLoop (*loop)(int32_t id_type, int32_t row_type, PoolMode mode, int64_t columns);
 };
 

@@ -10,7 +10,8 @@ namespace {
 struct Avx2 {
   using Vector = __m256;
   static constexpr int64_t kLanes = 8;
-  static constexpr int64_t kMaxVectors = 8;  // half of the registers
+  static constexpr int64_t kMaxFloatVectors = 8;  // half of the registers
+  static constexpr int64_t kMaxVectors = 8;
 
   RH_INLINE static Vector Zero() { return _mm256_setzero_ps(); }
   RH_INLINE static Vector Broadcast(float value) { return _mm256_set1_ps(value); }

@@ -10,6 +10,7 @@ namespace {
 struct Avx512 {
   using Vector = __m512;
   static constexpr int64_t kLanes = 16;
+  static constexpr int64_t kMaxFloatVectors = 16;  // half of the registers
   static constexpr int64_t kMaxVectors = 8;
 
   RH_INLINE static Vector Zero() { return _mm512_setzero_ps(); }

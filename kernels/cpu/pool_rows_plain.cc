@@ -8,6 +8,7 @@ namespace {
 struct Plain {
   typedef float Vector __attribute__((vector_size(16)));
   static constexpr int64_t kLanes = 4;
+  static constexpr int64_t kMaxFloatVectors = 4;
   static constexpr int64_t kMaxVectors = 4;
 
   RH_INLINE static Vector Zero() { return Broadcast(0.0f); }

@@ -16,7 +16,7 @@ namespace rankhouse {
 namespace {
 
 // A block's outputs should stay in the L2 cache while its features are written next to each other.
-constexpr int64_t kBlockFloats = 64 * 1024;
+constexpr int64_t kBlockFloats = 128 * 1024;
 // Outputs that no cache holds.
 constexpr int64_t kStreamedFloats = int64_t{8} << 20;
 
