@@ -168,7 +168,7 @@ def test_sums_have_the_order_of_the_ids(dim: int, combiner: str) -> None:
 
 
 @pytest.mark.parametrize("row_type", ROW_TYPES)
-@pytest.mark.parametrize("dim", [1, 2, 7, 8, 15, 16, 17, 31, 33, 64, 100, 127, 128, 129, 256, 300])
+@pytest.mark.parametrize("dim", [1, 2, 7, 8, 15, 16, 17, 31, 33, 64, 100, 127, 128, 129, 145, 256, 300])
 def test_tables_with_strides_and_odd_addresses(row_type: str, dim: int) -> None:
     rng = np.random.default_rng(dim)
     packed = quantize_rows(rng.standard_normal((20, dim)).astype(np.float32), row_type)
