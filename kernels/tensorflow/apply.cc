@@ -1,6 +1,4 @@
 // Optimizers on the rows of TensorFlow variables, in place.
-#include <algorithm>
-
 #include "tensorflow/core/platform/errors.h"
 #include "tensorflow/trained_variables.h"
 
@@ -75,17 +73,20 @@ class CatchUpOp : public UpdateOp {
     const Executor executor(context);
     std::vector<int64_t> rows;
     if (context->num_inputs() > first + 4) {
-      rows = RowsBehind(context->input(first), *update);
-      if (rows.empty()) return tf::OkStatus();
+      const std::vector<int64_t> behind = RowsBehind(context->input(first), *update);
+      if (behind.empty()) return tf::OkStatus();
+      const int64_t num_behind = static_cast<int64_t>(behind.size());
+      rows.resize(behind.size());
+      TF_RETURN_IF_ERROR(ToStatus(
+          rh_unique(behind.data(), num_behind, rows.data(), nullptr, nullptr, &update->num_ids, executor.get())));
       update->ids = rows.data();
-      update->num_ids = static_cast<int64_t>(rows.size());
     }
     return ToStatus(rh_catch_up(update, 1, executor.get()));
   }
 
  private:
-  // Of the ids, those that are rows and not at the step yet: increasing, each once. Most rows of a batch were touched
-  // by the last one, and are at the step.
+  // Of the ids, those that are rows and not at the step yet. Many rows of a batch were touched by the last one, and
+  // are.
   static std::vector<int64_t> RowsBehind(const tf::Tensor& ids, const rh_update& update) {
     const rh_trained_table& table = update.table;
     std::vector<int64_t> rows;
@@ -95,8 +96,6 @@ class CatchUpOp : public UpdateOp {
       const int64_t id = values(n);
       if (id >= 0 && id < table.num_rows && table.last_steps[id] < update.optimizer->step) rows.push_back(id);
     }
-    std::sort(rows.begin(), rows.end());
-    rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
     return rows;
   }
 };

@@ -5,6 +5,7 @@
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
 #include "tensorflow/core/platform/errors.h"
+#include "tensorflow/signatures.h"
 
 namespace rankhouse {
 namespace {
@@ -113,25 +114,6 @@ Status OffsetsFromSamplesShape(InferenceContext* context) {
 }
 
 }  // namespace
-
-// What LookupAttributes reads: the inputs of the batch, then what they are looked up in.
-#define RANKHOUSE_BATCH                       \
-  Input("ids: id_type")                       \
-      .Input("offsets: num_offsets * int64")  \
-      .Input("weights: num_weights * float")  \
-      .Attr("id_type: {int32, int64}")        \
-      .Attr("num_tables: int >= 0")           \
-      .Attr("num_offsets: int >= 0")          \
-      .Attr("num_weights: int >= 0")          \
-      .Attr("table_rows: list(int) >= 0")     \
-      .Attr("table_dims: list(int) >= 0")     \
-      .Attr("table_types: list(int) >= 0")    \
-      .Attr("out_of_range: list(int) >= 0")   \
-      .Attr("oov_rows: list(int) >= 0")       \
-      .Attr("feature_tables: list(int) >= 0") \
-      .Attr("combiners: list(int) >= 0")      \
-      .Attr("hotness: list(int) >= 0")        \
-      .Attr("weighting: int")
 
 // None is stateful: those that read variables are known to TensorFlow as such by kernels/tf_ops/lookup.py.
 REGISTER_OP("RankhousePooledLookup")

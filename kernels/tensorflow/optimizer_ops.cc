@@ -4,6 +4,7 @@
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
+#include "tensorflow/signatures.h"
 
 namespace rankhouse {
 namespace {
@@ -13,43 +14,31 @@ using tensorflow::shape_inference::NoOutputs;
 
 }  // namespace
 
-#define RANKHOUSE_OPTIMIZER_ATTRIBUTES          \
-  Attr("rule: int")                             \
-      .Attr("kind: int = 0")                    \
-      .Attr("nesterov: int = 0")                \
-      .Attr("decoupled: int = 0")               \
-      .Attr("epsilon: float = 0.0")             \
-      .Attr("momentum: float = 0.0")            \
-      .Attr("beta_1: float = 0.0")              \
-      .Attr("beta_2: float = 0.0")              \
-      .Attr("rho: float = 0.0")                 \
-      .Attr("l1: float = 0.0")                  \
-      .Attr("l2: float = 0.0")                  \
-      .Attr("l2_shrinkage: float = 0.0")        \
-      .Attr("learning_rate_power: float = 0.0") \
-      .Attr("beta: float = 0.0")                \
-      .Attr("weight_decay: float = 0.0")
-
-#define RANKHOUSE_STEP_INPUTS \
-  Input("learning_rate: float").Input("step: int64").Input("gradient_scale: float").Input("learning_rates: float")
-
 REGISTER_OP("RankhouseApply")
     .Input("variables: num_variables * resource")
     .Input("ids: int64")
     .Input("gradient: float")
-    .RANKHOUSE_STEP_INPUTS.Attr("num_variables: int >= 1")
-    .RANKHOUSE_OPTIMIZER_ATTRIBUTES.SetIsStateful()
+    .RANKHOUSE_STEP.Attr("num_variables: int >= 1")
+    .RANKHOUSE_OPTIMIZER.SetIsStateful()
     .SetShapeFn(NoOutputs)
     .Doc("rh_apply on variables.");
 
 REGISTER_OP("RankhouseCatchUp")
     .Input("variables: num_variables * resource")
     .Input("ids: num_ids * int64")
-    .RANKHOUSE_STEP_INPUTS.Attr("num_variables: int >= 1")
+    .RANKHOUSE_STEP.Attr("num_variables: int >= 1")
     .Attr("num_ids: int >= 0")
-    .RANKHOUSE_OPTIMIZER_ATTRIBUTES.SetIsStateful()
+    .RANKHOUSE_OPTIMIZER.SetIsStateful()
     .SetShapeFn(NoOutputs)
     .Doc("rh_catch_up on variables: of one tensor of ids in any order, those that are rows; of none, all rows.");
+
+REGISTER_OP("RankhousePooledLookupUpdate")
+    .Input("grad: float")
+    .Input("variables: num_variables * resource")
+    .RANKHOUSE_BATCH.RANKHOUSE_STEP.Attr("num_variables: int >= 0")
+    .RANKHOUSE_OPTIMIZER.SetIsStateful()
+    .SetShapeFn(NoOutputs)
+    .Doc("rh_pooled_lookup_update on the variables of all tables, table by table.");
 
 REGISTER_OP("RankhouseSquaredNorm")
     .Input("rows: num_tables * float")

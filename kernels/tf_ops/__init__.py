@@ -10,7 +10,7 @@ from rankhouse.kernels.tf_ops.bags import Bags, from_ragged, from_sparse, join
 from rankhouse.kernels.tf_ops.interaction import dot_interaction
 from rankhouse.kernels.tf_ops.lookup import PooledRows, combine_duplicates, pooled_lookup, pooled_lookup_counted
 from rankhouse.kernels.tf_ops.native import advise_huge_pages
-from rankhouse.kernels.tf_ops.optimizers import Slots, apply, catch_up, make_slots, squared_norm
+from rankhouse.kernels.tf_ops.optimizers import Slots, apply, catch_up, make_slots, pooled_lookup_update, squared_norm
 from rankhouse.kernels.tf_ops.vocabulary import Evicted, UniqueKeys, Vocabulary, unique
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "make_slots",
     "pooled_lookup",
     "pooled_lookup_counted",
+    "pooled_lookup_update",
     "squared_norm",
     "unique",
 ]

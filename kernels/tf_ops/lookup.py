@@ -106,31 +106,57 @@ def pooled_lookup_counted(
         tf.errors.InvalidArgumentError: An id is not a row of its table, or the offsets do not fit the ids.
     """
     check_not_compiled("pooled_lookup")
+    batch = batch_arguments(
+        tables,
+        ids,
+        offsets,
+        feature_tables=feature_tables,
+        combiners=combiners,
+        weights=weights,
+        weighting=weighting,
+        out_of_range=out_of_range,
+    )
+    for variable in tables:
+        # Without this, a tape or tf.function would not learn that an op of ours reads the variable.
+        variable_accessed(variable)
+    return PooledRows(*ops().rankhouse_pooled_lookup(tables=[variable.handle for variable in tables], **batch))
+
+
+def batch_arguments(
+    tables: Sequence[tf.Variable],
+    ids: tf.Tensor,
+    offsets: tf.Tensor | FixedHotness,
+    *,
+    feature_tables: Sequence[int],
+    combiners: Sequence[str],
+    weights: tf.Tensor | None,
+    weighting: str,
+    out_of_range: str | int | Sequence[str | int],
+) -> dict[str, Any]:
+    """Returns what an op over a batch is told of it; the arguments are those of `pooled_lookup_counted`.
+
+    Raises:
+        ArgumentError: A variable, a feature, or a policy is not as said there.
+    """
     types, dims = _check_tables(tables)
     fixed = isinstance(offsets, FixedHotness)
     policies = _policies(out_of_range, tables)
     if weighting not in library.WEIGHTINGS:
         raise ArgumentError(f"weighting is {weighting!r}: expected one of {sorted(library.WEIGHTINGS)}")
-    for variable in tables:
-        # Without this, a tape or tf.function would not learn that an op of ours reads the variable.
-        variable_accessed(variable)
-    return PooledRows(
-        *ops().rankhouse_pooled_lookup(
-            tables=[variable.handle for variable in tables],
-            ids=_ids(ids),
-            offsets=[] if fixed else [offsets],
-            weights=[] if weights is None else [weights],
-            table_rows=[variable.shape[0] for variable in tables],
-            table_dims=dims,
-            table_types=types,
-            out_of_range=[policy for policy, _ in policies],
-            oov_rows=[row for _, row in policies],
-            feature_tables=_feature_tables(feature_tables, len(tables)),
-            combiners=_combiners(combiners, len(feature_tables), fixed=fixed),
-            hotness=_hotness(offsets, len(feature_tables)) if isinstance(offsets, FixedHotness) else [],
-            weighting=library.WEIGHTINGS[weighting],
-        )
-    )
+    return {
+        "ids": _ids(ids),
+        "offsets": [] if fixed else [offsets],
+        "weights": [] if weights is None else [weights],
+        "table_rows": [variable.shape[0] for variable in tables],
+        "table_dims": dims,
+        "table_types": types,
+        "out_of_range": [policy for policy, _ in policies],
+        "oov_rows": [row for _, row in policies],
+        "feature_tables": _feature_tables(feature_tables, len(tables)),
+        "combiners": _combiners(combiners, len(feature_tables), fixed=fixed),
+        "hotness": _hotness(offsets, len(feature_tables)) if isinstance(offsets, FixedHotness) else [],
+        "weighting": library.WEIGHTINGS[weighting],
+    }
 
 
 # What the ops over one batch have in common.

@@ -6,9 +6,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from rankhouse.kernels.bags import FixedHotness
 from rankhouse.kernels.errors import ArgumentError
 from rankhouse.kernels.optimizer_settings import OptimizerSettings
 from rankhouse.kernels.optimizers import settings_fields
+from rankhouse.kernels.tf_ops.lookup import batch_arguments
 from rankhouse.kernels.tf_ops.native import check_not_compiled, check_placement, check_variable, ops
 
 
@@ -81,6 +83,78 @@ def apply(
         variables=_handles(table, slots, settings),
         ids=tf.cast(gradient.indices, tf.int64),
         gradient=gradient.values,
+        **_step(learning_rate, step, gradient_scale, learning_rates),
+        **settings_fields(settings),
+    )
+
+
+def pooled_lookup_update(
+    tables: Sequence[tf.Variable],
+    slots: Sequence[Slots],
+    settings: OptimizerSettings,
+    grad: tf.Tensor,
+    ids: tf.Tensor,
+    offsets: tf.Tensor | FixedHotness,
+    *,
+    feature_tables: Sequence[int],
+    combiners: Sequence[str],
+    learning_rate: float | tf.Tensor,
+    step: int | tf.Tensor = 1,
+    weights: tf.Tensor | None = None,
+    weighting: str = "tensorflow",
+    out_of_range: str | int | Sequence[str | int] = "error",
+    learning_rates: tf.Tensor | None = None,
+    gradient_scale: float | tf.Tensor = 1.0,
+) -> tf.Operation | None:
+    """Makes the gradient of a lookup and a step of its tables in one pass: the same bits, without the gradient's rows.
+
+    It is for training loops that have the gradient of what `pooled_lookup` returned, and no other of these tables.
+
+    Args:
+        tables: float32 [R, D] each.
+        slots: What `make_slots` made for each table.
+        settings: The rule and its settings, of all tables.
+        grad: float32 [B, E], the gradient of what `pooled_lookup` returned.
+        ids: As in `pooled_lookup`, and so all others that are not said here.
+        offsets: As in `pooled_lookup`.
+        feature_tables: As in `pooled_lookup`.
+        combiners: As in `pooled_lookup`.
+        learning_rate: As in `apply`.
+        step: As in `apply`.
+        weights: As in `pooled_lookup`.
+        weighting: As in `pooled_lookup`.
+        out_of_range: As in `pooled_lookup`.
+        learning_rates: As in `apply`.
+        gradient_scale: As in `apply`.
+
+    Returns:
+        The operation, in graphs; None where it ran at once.
+
+    Raises:
+        ArgumentError: A variable, a feature, a policy or the slots are not as said here.
+        UnsupportedError: XLA was to compile it.
+        tf.errors.InvalidArgumentError: An id is not a row, a number is out of its range, or shapes do not fit; nothing
+            is changed.
+    """
+    check_not_compiled("pooled_lookup_update")
+    if len(tables) != len(slots):
+        raise ArgumentError(f"{len(tables)} tables and {len(slots)} slots: expected one each")
+    variables = [_handles(table, its_slots, settings) for table, its_slots in zip(tables, slots, strict=True)]
+    batch = batch_arguments(
+        tables,
+        ids,
+        offsets,
+        feature_tables=feature_tables,
+        combiners=combiners,
+        weights=weights,
+        weighting=weighting,
+        out_of_range=out_of_range,
+    )
+    return ops().rankhouse_pooled_lookup_update(
+        grad=grad,
+        variables=[handle for handles in variables for handle in handles],
+        num_tables=len(tables),
+        **batch,
         **_step(learning_rate, step, gradient_scale, learning_rates),
         **settings_fields(settings),
     )

@@ -23,6 +23,7 @@ from rankhouse.kernels.optimizer_settings import (
     RowwiseAdagrad,
     Sgd,
 )
+from tests.kernels.batches import make_batch
 from tests.kernels.training_steps import RULES, random_steps
 
 ROWS, DIM = 40, 6
@@ -174,6 +175,56 @@ def test_decoupled_weight_decay_is_adamws() -> None:
 def test_squared_norm_of_nothing_is_0() -> None:
     assert tf_ops.squared_norm([]).numpy() == 0
     assert tf_ops.squared_norm([tf.zeros((0, 3)), tf.constant(2.0)]).numpy() == 4
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_fused_update_has_the_bits_of_the_two_steps(rule: str) -> None:
+    chosen = RULES[rule]
+    batch = make_batch(3, shapes=[(30, 16), (12, 5)], feature_tables=[0, 1, 0], batch_size=9)
+    weights = np.random.default_rng(1).random(len(batch.ids)).astype(np.float32)
+
+    def fused_step(tables: Any, slots: Any, given: Any) -> None:
+        batch_of = (batch.grad, batch.ids, batch.offsets)
+        tf_ops.pooled_lookup_update(tables, slots, chosen, *batch_of, **batch.lookup, weights=weights, **given)
+
+    states = []
+    for fused in (False, True):
+        tables = [tf.Variable(table) for table in batch.tables]
+        slots = [tf_ops.make_slots(table, chosen) for table in tables]
+        for step in (1, 2, 5):
+            given: dict[str, Any] = {"learning_rate": 0.1, "step": step, "gradient_scale": 0.5}
+            if fused:
+                tf.function(lambda: fused_step(tables, slots, given))()  # noqa: B023
+                continue
+            with tf.GradientTape() as tape:
+                pooled = tf_ops.pooled_lookup(tables, batch.ids, batch.offsets, **batch.lookup, weights=weights)
+                loss = tf.reduce_sum(pooled * batch.grad)
+            for table, its_slots, gradient in zip(tables, slots, tape.gradient(loss, tables), strict=True):
+                tf_ops.apply(table, its_slots, gradient, chosen, **given)
+        states.append([*tables, *(variable for its_slots in slots for variable in its_slots.variables)])
+    for two, one in zip(*states, strict=True):
+        np.testing.assert_array_equal(two, one)
+
+
+def test_the_fused_update_refuses_what_does_not_fit() -> None:
+    tables = [tf.Variable(random_table())]
+    slots = [tf_ops.make_slots(tables[0], Adagrad())]
+
+    def update(grad: tf.Tensor, ids: list[int], its_slots: list[tf_ops.Slots]) -> None:
+        tf_ops.pooled_lookup_update(
+            *(tables, its_slots, Adagrad(), grad, np.array(ids), np.array([0, 1, 2])),
+            feature_tables=[0],
+            combiners=["sum"],
+            learning_rate=0.1,
+        )
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"id 40 of feature 0 .sample 1"):
+        update(tf.ones((2, DIM)), [0, 40], slots)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="grad"):
+        update(tf.ones((3, DIM)), [0, 1], slots)
+    with pytest.raises(ArgumentError, match="1 tables and 0 slots"):
+        update(tf.ones((2, DIM)), [0, 1], [])
+    np.testing.assert_array_equal(tables[0], random_table())
 
 
 def test_an_update_does_not_reach_what_was_read_before() -> None:
