@@ -29,16 +29,21 @@ struct Block {
 };
 
 // What an update of a row reads and writes.
-void FindUsedRows(const Target& target, UsedRows* used) {
+UsedRows FindUsedRows(const Target& target) {
   const rh_trained_table& table = *target.trained;
-  const int64_t row_bytes = table.dim * static_cast<int64_t>(sizeof(float));
-  const bool rowwise = target.constants.rule == RH_ROWWISE_ADAGRAD;
-  *used++ = {reinterpret_cast<const char*>(table.rows), row_bytes};
+  UsedRows used = {};
+  used.rows[used.num_rows++] = table.rows;
   for (int s = 0; s < rh_num_slots(target.constants.rule); ++s) {
-    *used++ = {reinterpret_cast<const char*>(table.slots[s]), rowwise ? 4 : row_bytes};
+    if (target.constants.rule == RH_ROWWISE_ADAGRAD) {
+      used.numbers[used.num_numbers++] = reinterpret_cast<const char*>(table.slots[s]);
+    } else {
+      used.rows[used.num_rows++] = table.slots[s];
+    }
   }
-  if (target.constants.kind == RH_EXACT) *used++ = {reinterpret_cast<const char*>(table.last_steps), 4};
-  *used = {nullptr, 0};
+  if (target.constants.kind == RH_EXACT) {
+    used.numbers[used.num_numbers++] = reinterpret_cast<const char*>(table.last_steps);
+  }
+  return used;
 }
 
 }  // namespace
@@ -169,11 +174,10 @@ void Backward::WriteUnit(int64_t unit, const TableIds& table) {
 void Backward::UpdateUnit(int64_t unit, const TableIds& table) {
   const Target& target = targets_[table.table];
   const int64_t max_rows = std::clamp<int64_t>(Block::kFloats / table.dim, 1, Block::kMaxRows);
-  UsedRows used[kMaxUsedRows + 1];
-  FindUsedRows(target, used);
+  const UsedRows used = FindUsedRows(target);
   Block block;
   for (KeyRange range = RangeOf(unit, table); range.begin < range.end;) {
-    const int64_t num_rows = CombineRuns(table, used, &range.begin, range.end, max_rows, block.ids, block.rows);
+    const int64_t num_rows = CombineRuns(table, &used, &range.begin, range.end, max_rows, block.ids, block.rows);
     UpdateRows(target.constants, *target.trained, block.ids, block.rows, num_rows);
     // It may be a long run that ended the block.
     if (num_rows < max_rows && range.begin < range.end) range.begin = table.RunEnd(range.begin);

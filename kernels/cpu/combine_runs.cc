@@ -15,6 +15,9 @@ typedef int32_t Mask __attribute__((vector_size(4 * kLanes)));
 // Widths without a loop of their own are added up in blocks of this many columns.
 constexpr int64_t kMaxColumns = 256;
 
+// Runs of more keys than this are added up by themselves.
+constexpr int64_t kManyKeys = 16;
+
 // How many keys ahead to prefetch: about as many lines as a core can wait for at once.
 constexpr int64_t KeysAhead(int64_t dim) {
   const int64_t lines = (dim + 15) / 16;
@@ -76,15 +79,19 @@ struct Positions {
   uint64_t mask;
 };
 
-// Starts loading the rows of an id that is kAhead keys away.
-template <int64_t kAhead>
-RH_INLINE void PrefetchUsed(const TableIds& table, const UsedRows* used, const uint64_t* key, const uint64_t* last) {
-  if (used == nullptr || key + kAhead >= last) return;
-  const int64_t id = static_cast<int64_t>(key[kAhead] >> table.source_bits);
-  for (int k = 0; k < kMaxUsedRows && used[k].data != nullptr; ++k) {
-    const char* row = used[k].data + id * used[k].row_bytes;
-    for (int64_t byte = 0; byte < used[k].row_bytes; byte += 64) __builtin_prefetch(row + byte);
-  }
+template <int64_t kDim>
+RH_INLINE void PrefetchFloats(const float* row, int64_t dim) {
+  // The processor's own prefetcher follows wider rows by itself.
+  const int64_t num_floats = kDim > 0 ? kDim : std::min<int64_t>(dim, 128);
+  for (int64_t d = 0; d < num_floats; d += 16) __builtin_prefetch(row + d);
+}
+
+// Starts loading what is used of an id.
+template <int64_t kDim>
+RH_INLINE void PrefetchUsed(const UsedRows& used, int64_t id, int64_t table_dim) {
+  const int64_t dim = kDim > 0 ? kDim : table_dim;
+  for (int k = 0; k < used.num_rows; ++k) PrefetchFloats<kDim>(used.rows[k] + id * dim, dim);
+  for (int k = 0; k < used.num_numbers; ++k) __builtin_prefetch(used.numbers[k] + id * 4);
 }
 
 // What a loop over keys prefetches: the row of the gradient that comes kAhead keys later, and before what it is found
@@ -93,8 +100,8 @@ template <typename Sources, int64_t kAhead>
 RH_INLINE void PrefetchSource(const Sources& sources, const uint64_t* key, const uint64_t* last, int64_t dim) {
   if (key + 2 * kAhead < last) sources.Prefetch(key[2 * kAhead]);
   if (key + kAhead < last) {
-    const char* row = reinterpret_cast<const char*>(sources.Row(key[kAhead]));
-    for (int64_t byte = 0; byte < dim * 4; byte += 64) __builtin_prefetch(row + byte);
+    const float* row = sources.Row(key[kAhead]);
+    for (int64_t d = 0; d < dim; d += 16) __builtin_prefetch(row + d);
   }
 }
 
@@ -147,16 +154,27 @@ RH_INLINE void CombineRun(const Sources& sources, const uint64_t* begin, const u
   }
 }
 
+// The end of a run that holds key[kManyKeys]: looks at ever larger steps before it searches.
+RH_INLINE const uint64_t* LongRunEnd(const uint64_t* key, const uint64_t* last, int source_bits) {
+  const uint64_t id = *key >> source_bits;
+  int64_t step = kManyKeys;
+  while (key + 2 * step < last && key[2 * step] >> source_bits == id) step *= 2;
+  const uint64_t* end = std::min(key + 2 * step, last);
+  return std::upper_bound(key + step, end, *key | ((uint64_t{1} << source_bits) - 1));
+}
+
 // A pass over keys, not runs, so that no branch depends on where a run ends: most are short, and a processor cannot
 // foresee it. The sum so far is written after each key, and a run's last write stays. What starts a run is -0, which
-// changes no sum: unlike 0 it leaves a first contribution of -0 alone.
+// changes no sum: unlike 0 it leaves a first contribution of -0 alone. Runs of many keys are added up by themselves.
 template <typename Sources, int64_t kDim>
 RH_INLINE int64_t CombineRunsOf(const TableIds& table, const UsedRows* used, const uint64_t** first,
                                 const uint64_t* stop, int64_t max_runs, int64_t* ids, float* rows) {
   constexpr int64_t kVectors = kDim / kLanes;
+  constexpr int64_t kAhead = KeysAhead(kDim);
   const Sources sources(table);
   const int source_bits = table.source_bits;
   const uint64_t* const last = table.keys + table.num_keys;
+  const UsedRows uses = used != nullptr ? *used : UsedRows{};
   const Mask sign = Mask{} + static_cast<int32_t>(0x80000000);
   const uint64_t* key = *first;
   Mask keep = {};  // all ones inside a run
@@ -164,10 +182,13 @@ RH_INLINE int64_t CombineRunsOf(const TableIds& table, const UsedRows* used, con
   uint64_t id = *key >> source_bits;
   int64_t num_runs = 0;
   while (num_runs < max_runs) {
-    if (__builtin_expect(key + RH_GRADIENT_CHUNK < last && key[RH_GRADIENT_CHUNK] >> source_bits == id, 0)) {
-      // This key begins a run of several chunks: had it begun before, this would have been seen there.
-      const uint64_t* end = table.RunEnd(key);
+    if (key + kManyKeys < last && key[kManyKeys] >> source_bits == id) {
+      // This key begins a run of many: had it begun before, this would have been seen there.
+      const uint64_t* end = LongRunEnd(key, last, source_bits);
       if (end - key >= kLongRun) break;
+      for (const uint64_t* next = end; next < std::min(end + kAhead, last); ++next) {
+        PrefetchUsed<kDim>(uses, static_cast<int64_t>(*next >> source_bits), kDim);
+      }
       ids[num_runs] = static_cast<int64_t>(id);
       CombineRun<Sources, kDim>(sources, key, end, last, kDim, rows + num_runs * kDim);
       ++num_runs;
@@ -176,8 +197,8 @@ RH_INLINE int64_t CombineRunsOf(const TableIds& table, const UsedRows* used, con
       id = *key >> source_bits;
       continue;
     }
-    PrefetchSource<Sources, KeysAhead(kDim)>(sources, key, last, kDim);
-    PrefetchUsed<KeysAhead(kDim)>(table, used, key, last);
+    PrefetchSource<Sources, kAhead>(sources, key, last, kDim);
+    if (key + kAhead < last) PrefetchUsed<kDim>(uses, static_cast<int64_t>(key[kAhead] >> source_bits), kDim);
     const float* row = sources.Row(*key);
     const float scale = sources.Scale(*key);
     float* out = rows + num_runs * kDim;
@@ -204,6 +225,7 @@ RH_INLINE int64_t CombineRunsOf(const TableIds& table, const UsedRows* used, con
 template <typename Sources>
 RH_INLINE int64_t CombineWideRuns(const TableIds& table, const UsedRows* used, const uint64_t** first,
                                   const uint64_t* stop, int64_t max_runs, int64_t* ids, float* rows) {
+  constexpr int64_t kAhead = KeysAhead(128);
   const Sources sources(table);
   const uint64_t* const last = table.keys + table.num_keys;
   const uint64_t* key = *first;
@@ -215,7 +237,9 @@ RH_INLINE int64_t CombineWideRuns(const TableIds& table, const UsedRows* used, c
     while (end < chunk_end && *end >> table.source_bits == id) ++end;
     if (end == chunk_end) end = table.RunEnd(key);
     if (end - key >= kLongRun) break;
-    PrefetchUsed<KeysAhead(128)>(table, used, key, last);
+    if (used != nullptr && key + kAhead < last) {
+      PrefetchUsed<0>(*used, static_cast<int64_t>(key[kAhead] >> table.source_bits), table.dim);
+    }
     ids[num_runs] = static_cast<int64_t>(id);
     CombineRun<Sources, 0>(sources, key, end, last, table.dim, rows + num_runs * table.dim);
     key = end;

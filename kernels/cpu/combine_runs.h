@@ -6,17 +6,18 @@
 
 namespace rankhouse {
 
-// An array with a row for each id, which will be used next.
+// What will be used next of each id: rows as wide as the gradient's, and single numbers.
 struct UsedRows {
-  const char* data;  // NULL: none
-  int64_t row_bytes;
+  const float* rows[3];
+  const char* numbers[2];  // of 4 bytes
+  int num_rows;
+  int num_numbers;
 };
-constexpr int kMaxUsedRows = 4;
 
 // Adds up the runs of equal ids from *key on, which begins one: at most max_runs, and those that begin before `stop`.
 // Writes ids [runs] and rows [runs, D], moves *key behind the last run, and returns how many there were. It also stops
 // at a run of kLongRun keys or more. Each run is added in the order that rh_pooled_lookup_gradient promises.
-// Meanwhile it starts loading what `used` [kMaxUsedRows] says about the rows to come.
+// Meanwhile it starts loading what `used` (NULL: nothing) has of the ids to come.
 int64_t CombineRuns(const TableIds& table, const UsedRows* used, const uint64_t** key, const uint64_t* stop,
                     int64_t max_runs, int64_t* ids, float* rows);
 
