@@ -4,6 +4,7 @@
 // A rule is a struct with kNumSlots and
 //   Step(c, g, w, a, b)   moves the element w and its slots a and b by the gradient g, which PrepareGradient has made
 //                         and after DecayWeight. Slots that a rule does not have are not touched.
+//   kTakesSeveral         true where Step also takes vectors of elements
 #ifndef RANKHOUSE_CORE_UPDATE_RULES_H_
 #define RANKHOUSE_CORE_UPDATE_RULES_H_
 
@@ -112,19 +113,26 @@ RH_RULE T PrepareGradient(const UpdateConstants& c, const T& gradient, const T& 
 }
 
 // Decoupled weight decay, before the step.
-RH_RULE float DecayWeight(const UpdateConstants& c, float w) {
+template <typename T>
+RH_RULE T DecayWeight(const UpdateConstants& c, const T& w) {
   return c.weight_decay != 0.0f ? w - c.weight_decay * w : w;
 }
 
 struct SgdRule {
   static constexpr int kNumSlots = 0;
-  RH_RULE static void Step(const UpdateConstants& c, float g, float& w, float&, float&) { w -= c.learning_rate * g; }
+  static constexpr bool kTakesSeveral = true;
+  template <typename T>
+  RH_RULE static void Step(const UpdateConstants& c, const T& g, T& w, T&, T&) {
+    w -= c.learning_rate * g;
+  }
 };
 
 struct MomentumRule {
   static constexpr int kNumSlots = 1;
-  RH_RULE static void Step(const UpdateConstants& c, float g, float& w, float& a, float&) {
-    const float move = c.learning_rate * g;
+  static constexpr bool kTakesSeveral = true;
+  template <typename T>
+  RH_RULE static void Step(const UpdateConstants& c, const T& g, T& w, T& a, T&) {
+    const T move = c.learning_rate * g;
     a = c.momentum * a - move;
     w += c.nesterov ? c.momentum * a - move : a;
   }
@@ -132,6 +140,7 @@ struct MomentumRule {
 
 struct AdagradRule {
   static constexpr int kNumSlots = 1;
+  static constexpr bool kTakesSeveral = false;
   RH_RULE static void Step(const UpdateConstants& c, float g, float& w, float& a, float&) {
     a += g * g;
     w -= c.learning_rate * g / (std::sqrt(a) + c.epsilon);
@@ -145,24 +154,20 @@ struct RowwiseAdagradRule {
   static constexpr int kNumSlots = 1;
   static constexpr int kNumSums = 16;
 
-  // sums [16] is overwritten. On a GPU do the same among lanes.
-  RH_RULE static float Mean(float* sums, int64_t dim) {
-    for (int l = 0; l < 8; ++l) sums[l] += sums[l + 8];
-    for (int l = 0; l < 4; ++l) sums[l] += sums[l + 4];
-    for (int l = 0; l < 2; ++l) sums[l] += sums[l + 2];
-    sums[0] += sums[1];
-    return sums[0] / static_cast<float>(dim);
-  }
   // Moves the row's slot, and returns what each g is multiplied with.
   RH_RULE static float StepSlot(const UpdateConstants& c, float mean, float& a) {
     a += mean;
     return c.learning_rate / (std::sqrt(a) + c.epsilon);
   }
-  RH_RULE static void Step(float factor, float g, float& w) { w -= factor * g; }
+  template <typename T>
+  RH_RULE static void Step(float factor, const T& g, T& w) {
+    w -= factor * g;
+  }
 };
 
 struct AdamRule {
   static constexpr int kNumSlots = 2;
+  static constexpr bool kTakesSeveral = false;
   RH_RULE static void Step(const UpdateConstants& c, float g, float& w, float& a, float& b) {
     a = c.beta_1 * a + c.one_minus_beta_1 * g;
     b = c.beta_2 * b + c.one_minus_beta_2 * (g * g);
@@ -174,6 +179,7 @@ struct AdamRule {
 template <bool kRoot>
 struct FtrlRule {
   static constexpr int kNumSlots = 2;
+  static constexpr bool kTakesSeveral = false;
   RH_RULE static float Power(const UpdateConstants& c, float x) { return kRoot ? std::sqrt(x) : std::pow(x, c.power); }
   RH_RULE static void Step(const UpdateConstants& c, float g, float& w, float& a, float& b) {
     const float accumulator = a + g * g;
@@ -188,6 +194,7 @@ struct FtrlRule {
 
 struct RmspropRule {
   static constexpr int kNumSlots = 1;
+  static constexpr bool kTakesSeveral = false;
   RH_RULE static void Step(const UpdateConstants& c, float g, float& w, float& a, float&) {
     a = c.rho * a + c.one_minus_rho * (g * g);
     w -= c.learning_rate * g / (std::sqrt(a) + c.epsilon);
@@ -196,6 +203,7 @@ struct RmspropRule {
 
 struct AdadeltaRule {
   static constexpr int kNumSlots = 2;
+  static constexpr bool kTakesSeveral = false;
   RH_RULE static void Step(const UpdateConstants& c, float g, float& w, float& a, float& b) {
     a = c.rho * a + c.one_minus_rho * (g * g);
     const float u = std::sqrt(b + c.epsilon) / std::sqrt(a + c.epsilon) * g;
@@ -206,6 +214,7 @@ struct AdadeltaRule {
 
 struct AdamaxRule {
   static constexpr int kNumSlots = 2;
+  static constexpr bool kTakesSeveral = false;
   RH_RULE static void Step(const UpdateConstants& c, float g, float& w, float& a, float& b) {
     a = c.beta_1 * a + c.one_minus_beta_1 * g;
     const float decayed = c.beta_2 * b;

@@ -15,6 +15,9 @@ typedef int32_t Mask __attribute__((vector_size(4 * kLanes)));
 // Widths without a loop of their own are added up in blocks of this many columns.
 constexpr int64_t kMaxColumns = 256;
 
+// Columns of a row to prefetch.
+constexpr int64_t kMaxPrefetched = 64;
+
 // Runs of more keys than this are added up by themselves.
 constexpr int64_t kManyKeys = 16;
 
@@ -82,7 +85,7 @@ struct Positions {
 template <int64_t kDim>
 RH_INLINE void PrefetchFloats(const float* row, int64_t dim) {
   // The processor's own prefetcher follows wider rows by itself.
-  const int64_t num_floats = kDim > 0 ? kDim : std::min<int64_t>(dim, 128);
+  const int64_t num_floats = std::min<int64_t>(kDim > 0 ? kDim : dim, kMaxPrefetched);
   for (int64_t d = 0; d < num_floats; d += 16) __builtin_prefetch(row + d);
 }
 
@@ -100,8 +103,7 @@ template <typename Sources, int64_t kAhead>
 RH_INLINE void PrefetchSource(const Sources& sources, const uint64_t* key, const uint64_t* last, int64_t dim) {
   if (key + 2 * kAhead < last) sources.Prefetch(key[2 * kAhead]);
   if (key + kAhead < last) {
-    const float* row = sources.Row(key[kAhead]);
-    for (int64_t d = 0; d < dim; d += 16) __builtin_prefetch(row + d);
+    PrefetchFloats<0>(sources.Row(key[kAhead]), dim);
   }
 }
 

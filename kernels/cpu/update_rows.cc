@@ -21,94 +21,115 @@ RH_INLINE TrainedRow RowOf(const rh_trained_table& table, int64_t row, int num_s
           num_slots > 1 ? table.slots[1] + at : nullptr};
 }
 
-// Loads and stores n <= kBlock columns; the rest is zeros.
-RH_INLINE void LoadBlock(const float* from, int64_t n, float* block) {
-  if (n == kBlock) {
-    __builtin_memcpy(block, from, kBlock * sizeof(float));
+// A block of columns as one value, which stays in a register.
+typedef float Lanes __attribute__((vector_size(kBlock * sizeof(float))));
+
+// kFull: a block; else its first n columns, and the rest is filled up with zeros, which change no sum.
+template <bool kFull>
+RH_INLINE Lanes LoadLanes(const float* from, int64_t n) {
+  Lanes lanes;
+  if constexpr (kFull) {
+    __builtin_memcpy(&lanes, from, sizeof(lanes));
   } else {
+    float block[kBlock];
     for (int64_t d = 0; d < kBlock; ++d) block[d] = d < n ? from[d] : 0.0f;
+    __builtin_memcpy(&lanes, block, sizeof(lanes));
   }
+  return lanes;
 }
 
-RH_INLINE void StoreBlock(const float* block, int64_t n, float* to) {
-  if (n == kBlock) {
-    __builtin_memcpy(to, block, kBlock * sizeof(float));
+template <bool kFull>
+RH_INLINE void StoreLanes(const Lanes& lanes, int64_t n, float* to) {
+  if constexpr (kFull) {
+    __builtin_memcpy(to, &lanes, sizeof(lanes));
   } else {
+    float block[kBlock];
+    __builtin_memcpy(block, &lanes, sizeof(lanes));
     for (int64_t d = 0; d < n; ++d) to[d] = block[d];
   }
 }
 
+// The step of a block. Rules that take single elements get them from arrays that nothing else can overlap.
+template <typename Rule>
+RH_INLINE void StepLanes(const UpdateConstants& c, const Lanes& g_lanes, Lanes& w_lanes, Lanes& a_lanes,
+                         Lanes& b_lanes) {
+  if constexpr (Rule::kTakesSeveral) {
+    Rule::Step(c, g_lanes, w_lanes, a_lanes, b_lanes);
+  } else {
+    float g[kBlock], w[kBlock], a[kBlock], b[kBlock];
+    __builtin_memcpy(g, &g_lanes, sizeof(g));
+    __builtin_memcpy(w, &w_lanes, sizeof(w));
+    __builtin_memcpy(a, &a_lanes, sizeof(a));
+    __builtin_memcpy(b, &b_lanes, sizeof(b));
+    for (int64_t d = 0; d < kBlock; ++d) Rule::Step(c, g[d], w[d], a[d], b[d]);
+    __builtin_memcpy(&w_lanes, w, sizeof(w));
+    __builtin_memcpy(&a_lanes, a, sizeof(a));
+    __builtin_memcpy(&b_lanes, b, sizeof(b));
+  }
+}
+
 // One step of n columns from `first` on. kTouched: with a gradient; without one it is zero, and weights do not decay.
-// It is made on copies, which nothing else can overlap, so that the compiler keeps each in a vector register.
-template <typename Rule, bool kTouched>
+template <typename Rule, bool kTouched, bool kFull>
 RH_INLINE void StepColumns(const UpdateConstants& c, const float* gradient, const TrainedRow& row, int64_t first,
                            int64_t n) {
-  float w[kBlock];
-  float g[kBlock] = {};
-  float a[kBlock] = {};
-  float b[kBlock] = {};
-  LoadBlock(row.w + first, n, w);
-  if (kTouched) LoadBlock(gradient + first, n, g);
-  if (Rule::kNumSlots > 0) LoadBlock(row.a + first, n, a);
-  if (Rule::kNumSlots > 1) LoadBlock(row.b + first, n, b);
-  for (int64_t d = 0; d < kBlock; ++d) {
-    if (kTouched) {
-      g[d] = PrepareGradient(c, g[d], w[d]);
-      w[d] = DecayWeight(c, w[d]);
-    }
-    Rule::Step(c, g[d], w[d], a[d], b[d]);
+  Lanes w = LoadLanes<kFull>(row.w + first, n);
+  Lanes a = {};
+  Lanes b = {};
+  Lanes g = {};
+  if constexpr (Rule::kNumSlots > 0) a = LoadLanes<kFull>(row.a + first, n);
+  if constexpr (Rule::kNumSlots > 1) b = LoadLanes<kFull>(row.b + first, n);
+  if constexpr (kTouched) {
+    g = PrepareGradient(c, LoadLanes<kFull>(gradient + first, n), w);
+    w = DecayWeight(c, w);
   }
-  StoreBlock(w, n, row.w + first);
-  if (Rule::kNumSlots > 0) StoreBlock(a, n, row.a + first);
-  if (Rule::kNumSlots > 1) StoreBlock(b, n, row.b + first);
+  StepLanes<Rule>(c, g, w, a, b);
+  StoreLanes<kFull>(w, n, row.w + first);
+  if constexpr (Rule::kNumSlots > 0) StoreLanes<kFull>(a, n, row.a + first);
+  if constexpr (Rule::kNumSlots > 1) StoreLanes<kFull>(b, n, row.b + first);
 }
 
 template <typename Rule, bool kTouched>
 RH_INLINE void StepRow(const UpdateConstants& c, const float* gradient, const TrainedRow& row, int64_t dim) {
   int64_t d = 0;
-  for (; d + kBlock <= dim; d += kBlock) StepColumns<Rule, kTouched>(c, gradient, row, d, kBlock);
-  if (d < dim) StepColumns<Rule, kTouched>(c, gradient, row, d, dim - d);
+  for (; d + kBlock <= dim; d += kBlock) StepColumns<Rule, kTouched, true>(c, gradient, row, d, kBlock);
+  if (d < dim) StepColumns<Rule, kTouched, false>(c, gradient, row, d, dim - d);
 }
 
-// A block of columns as one value: partial sums of it stay in a register.
-typedef float Lanes __attribute__((vector_size(kBlock * sizeof(float))));
-
-// The rest of a row is filled up with zeros, which change no sum.
-RH_INLINE Lanes LoadLanes(const float* from, int64_t n) {
-  Lanes lanes = {};
-  if (n >= kBlock) {
-    __builtin_memcpy(&lanes, from, sizeof(lanes));
-  } else {
-    __builtin_memcpy(&lanes, from, n * sizeof(float));
-  }
-  return lanes;
+// The mean of the squares, from their partial sums: the order is that of RowwiseAdagradRule.
+RH_INLINE float MeanOf(const Lanes& lanes, int64_t dim) {
+  typedef int32_t Places __attribute__((vector_size(kBlock * sizeof(int32_t))));
+  Lanes sums = lanes;
+  sums += __builtin_shuffle(sums, Places{8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7});
+  sums += __builtin_shuffle(sums, Places{4, 5, 6, 7, 0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3});
+  sums += __builtin_shuffle(sums, Places{2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1});
+  sums += __builtin_shuffle(sums, Places{1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0});
+  return sums[0] / static_cast<float>(dim);
 }
 
-RH_INLINE void ScaleColumns(const UpdateConstants& c, float factor, const float* __restrict gradient,
-                            float* __restrict w_block, int64_t n) {
-  for (int64_t l = 0; l < n; ++l) {
-    float w = w_block[l];
-    const float g = PrepareGradient(c, gradient[l], w);
-    w = DecayWeight(c, w);
-    RowwiseAdagradRule::Step(factor, g, w);
-    w_block[l] = w;
-  }
+template <bool kFull>
+RH_INLINE void AddSquares(const UpdateConstants& c, const float* gradient, const float* w, int64_t n, Lanes& sums) {
+  const Lanes g = PrepareGradient(c, LoadLanes<kFull>(gradient, n), LoadLanes<kFull>(w, n));
+  sums += g * g;
+}
+
+template <bool kFull>
+RH_INLINE void ScaleColumns(const UpdateConstants& c, float factor, const float* gradient, float* w, int64_t n) {
+  const Lanes before = LoadLanes<kFull>(w, n);
+  const Lanes g = PrepareGradient(c, LoadLanes<kFull>(gradient, n), before);
+  Lanes after = DecayWeight(c, before);
+  RowwiseAdagradRule::Step(factor, g, after);
+  StoreLanes<kFull>(after, n, w);
 }
 
 RH_INLINE void StepRowwise(const UpdateConstants& c, const float* gradient, float* w, float* slot, int64_t dim) {
   static_assert(kBlock == RowwiseAdagradRule::kNumSums, "a block adds to every sum once");
-  Lanes lanes = {};
+  Lanes sums = {};
   int64_t d = 0;
-  for (; d < dim; d += kBlock) {
-    const Lanes g = PrepareGradient(c, LoadLanes(gradient + d, dim - d), LoadLanes(w + d, dim - d));
-    lanes += g * g;
-  }
-  float sums[kBlock];
-  __builtin_memcpy(sums, &lanes, sizeof(sums));
-  const float factor = RowwiseAdagradRule::StepSlot(c, RowwiseAdagradRule::Mean(sums, dim), *slot);
-  d = 0;
-  for (; d + kBlock <= dim; d += kBlock) ScaleColumns(c, factor, gradient + d, w + d, kBlock);
-  if (d < dim) ScaleColumns(c, factor, gradient + d, w + d, dim - d);
+  for (; d + kBlock <= dim; d += kBlock) AddSquares<true>(c, gradient + d, w + d, kBlock, sums);
+  if (d < dim) AddSquares<false>(c, gradient + d, w + d, dim - d, sums);
+  const float factor = RowwiseAdagradRule::StepSlot(c, MeanOf(sums, dim), *slot);
+  for (d = 0; d + kBlock <= dim; d += kBlock) ScaleColumns<true>(c, factor, gradient + d, w + d, kBlock);
+  if (d < dim) ScaleColumns<false>(c, factor, gradient + d, w + d, dim - d);
 }
 
 RH_INLINE void CatchUpMomentum(const UpdateConstants& c, const TrainedRow& row, int64_t dim, int64_t num_missed) {
