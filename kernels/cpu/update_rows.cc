@@ -49,19 +49,29 @@ RH_INLINE void StoreLanes(const Lanes& lanes, int64_t n, float* to) {
   }
 }
 
-// The step of a block. Rules that take single elements get them from arrays that nothing else can overlap.
-template <typename Rule>
+// The step of a block with the gradient g, or where !kTouched of zero.
+template <typename Rule, bool kTouched, typename T>
+RH_INLINE void StepOf(const UpdateConstants& c, T g, T& w, T& a, T& b) {
+  if constexpr (kTouched) {
+    g = PrepareGradient(c, g, w);
+    w = DecayWeight(c, w);
+  }
+  Rule::Step(c, g, w, a, b);
+}
+
+// Rules that take single elements get them from arrays that nothing else can overlap.
+template <typename Rule, bool kTouched>
 RH_INLINE void StepLanes(const UpdateConstants& c, const Lanes& g_lanes, Lanes& w_lanes, Lanes& a_lanes,
                          Lanes& b_lanes) {
   if constexpr (Rule::kTakesSeveral) {
-    Rule::Step(c, g_lanes, w_lanes, a_lanes, b_lanes);
+    StepOf<Rule, kTouched>(c, g_lanes, w_lanes, a_lanes, b_lanes);
   } else {
     float g[kBlock], w[kBlock], a[kBlock], b[kBlock];
     __builtin_memcpy(g, &g_lanes, sizeof(g));
     __builtin_memcpy(w, &w_lanes, sizeof(w));
     __builtin_memcpy(a, &a_lanes, sizeof(a));
     __builtin_memcpy(b, &b_lanes, sizeof(b));
-    for (int64_t d = 0; d < kBlock; ++d) Rule::Step(c, g[d], w[d], a[d], b[d]);
+    for (int64_t d = 0; d < kBlock; ++d) StepOf<Rule, kTouched>(c, g[d], w[d], a[d], b[d]);
     __builtin_memcpy(&w_lanes, w, sizeof(w));
     __builtin_memcpy(&a_lanes, a, sizeof(a));
     __builtin_memcpy(&b_lanes, b, sizeof(b));
@@ -78,11 +88,8 @@ RH_INLINE void StepColumns(const UpdateConstants& c, const float* gradient, cons
   Lanes g = {};
   if constexpr (Rule::kNumSlots > 0) a = LoadLanes<kFull>(row.a + first, n);
   if constexpr (Rule::kNumSlots > 1) b = LoadLanes<kFull>(row.b + first, n);
-  if constexpr (kTouched) {
-    g = PrepareGradient(c, LoadLanes<kFull>(gradient + first, n), w);
-    w = DecayWeight(c, w);
-  }
-  StepLanes<Rule>(c, g, w, a, b);
+  if constexpr (kTouched) g = LoadLanes<kFull>(gradient + first, n);
+  StepLanes<Rule, kTouched>(c, g, w, a, b);
   StoreLanes<kFull>(w, n, row.w + first);
   if constexpr (Rule::kNumSlots > 0) StoreLanes<kFull>(a, n, row.a + first);
   if constexpr (Rule::kNumSlots > 1) StoreLanes<kFull>(b, n, row.b + first);

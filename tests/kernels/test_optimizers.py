@@ -54,13 +54,15 @@ def test_every_rule_equals_its_definition(rule: str, num_rows: int, dim: int, nu
         assert_same(ours, theirs, rtol=3e-5, atol=3e-6)
 
 
+# Widths without, of, and with whole blocks of 16 columns: they have code of their own.
+@pytest.mark.parametrize("dim", [6, 16, 37])
 @pytest.mark.parametrize("decoupled", [False, True])
 @pytest.mark.parametrize("rule", RULES)
-def test_weights_decay_where_rows_are_touched(rule: str, decoupled: bool) -> None:
+def test_weights_decay_where_rows_are_touched(rule: str, decoupled: bool, dim: int) -> None:
     chosen = type(RULES[rule])(**(vars(RULES[rule]) | {"weight_decay": 0.1, "decoupled": decoupled}))
-    ours = (random_table(40, 6), make_slots(chosen, 40, 6))
+    ours = (random_table(40, dim), make_slots(chosen, 40, dim))
     theirs = (ours[0].copy(), copy_slots(ours[1]))
-    for step, gradient in random_steps(1, num_steps=6, num_rows=40, dim=6, most_ids=9):
+    for step, gradient in random_steps(1, num_steps=6, num_rows=40, dim=dim, most_ids=9):
         optimizers.apply(*ours, gradient, chosen, learning_rate=0.1, step=step)
         reference.apply(*theirs, gradient, chosen, learning_rate=0.1, step=step)
         assert_same(ours, theirs, rtol=3e-5, atol=3e-6)
