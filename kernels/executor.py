@@ -2,7 +2,6 @@
 
 import ctypes
 from types import TracebackType
-from typing import Self
 
 from rankhouse.kernels import library
 from rankhouse.kernels.errors import ArgumentError
@@ -59,7 +58,7 @@ class Executor:
         self._pool = ctypes.c_void_p()
         self._scratch = ctypes.c_void_p()
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Executor":
         return self
 
     def __exit__(

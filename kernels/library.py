@@ -264,7 +264,7 @@ def load() -> ctypes.CDLL:
     """Loads the library on the first call, and returns it. Any thread may call it.
 
     Raises:
-        LibraryError: It is missing, or of another version than this code.
+        LibraryError: It is missing, or of another version than this code, or lacks a function.
     """
     path = find("librankhouse_kernels.so")
     try:
@@ -281,12 +281,16 @@ def load() -> ctypes.CDLL:
 
 
 def declare(library: ctypes.CDLL) -> None:
-    """Tells ctypes the arguments and results of the functions that the library has."""
+    """Tells ctypes the arguments and results of the library's functions.
+
+    Raises:
+        LibraryError: The library lacks one.
+    """
     library.rh_last_error.restype = ctypes.c_char_p
     for name, arguments in _FUNCTIONS.items():
         function = getattr(library, name, None)
         if function is None:
-            continue
+            raise LibraryError(f"{library._name} has no {name}: build it with `make setup` or `pip install .`")
         function.argtypes = arguments
         function.restype = _RESULTS.get(name, ctypes.c_int)
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "cpu/simd.h"
+
 namespace rankhouse {
 namespace {
 
@@ -9,11 +11,13 @@ constexpr int64_t kBagsAtATime = 4;
 
 const PoolLoops& ChoosePoolLoops() {
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-      __builtin_cpu_supports("avx512vl")) {
+  if (RH_MAX_VECTOR_BITS >= 512 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
     return kAvx512PoolLoops;
   }
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c")) return kAvx2PoolLoops;
+  if (RH_MAX_VECTOR_BITS >= 256 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c")) {
+    return kAvx2PoolLoops;
+  }
 #endif
   return kPlainPoolLoops;
 }

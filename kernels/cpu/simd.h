@@ -6,11 +6,18 @@
 
 #include <cstdint>
 
+// The widest vectors that this build uses (CMakeLists.txt).
+#if !defined(RH_MAX_VECTOR_BITS)
+#define RH_MAX_VECTOR_BITS 512
+#endif
+
 // Sanitizers come to life only after the loader has picked.
-#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define RH_SIMD __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
+#if !defined(__x86_64__) || RH_MAX_VECTOR_BITS == 128 || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define RH_SIMD
+#elif RH_MAX_VECTOR_BITS == 256
+#define RH_SIMD __attribute__((target_clones("avx2", "default")))
+#else
+#define RH_SIMD __attribute__((target_clones("avx512f", "avx2", "default")))
 #endif
 // What an RH_SIMD function calls must be inlined into it, or it stays plain.
 #define RH_INLINE inline __attribute__((always_inline))

@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/status.h"
@@ -46,9 +47,9 @@ struct rh_thread_pool {
       places_ = helpers;
     }
     for (int64_t n = 0; n < helpers; ++n) wake_.notify_one();
-    working_for = this;
+    const rh_thread_pool* const outer = std::exchange(working_for, this);
     work->Run();
-    working_for = nullptr;
+    working_for = outer;
     std::unique_lock<std::mutex> lock(mutex_);
     work_ = nullptr;
     places_ = 0;

@@ -24,8 +24,8 @@ namespace rankhouse {
 // How many lanes the kernels shall have: 16 with AVX-512, 8 with AVX2 and FMA, else 4.
 inline int SimdLanes() {
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl")) return 16;
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return 8;
+  if (RH_MAX_VECTOR_BITS >= 512 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl")) return 16;
+  if (RH_MAX_VECTOR_BITS >= 256 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return 8;
 #endif
   return 4;
 }

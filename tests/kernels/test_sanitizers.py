@@ -61,7 +61,7 @@ def test_nothing_is_found_in_c_programs_and_random_calls(sanitized: tuple[Path, 
     for source in sorted(HERE.glob("*.c")):
         run(build_program("cc", [source], kernels, sanitizers))
     program = build_program("c++", sorted((HERE / "fuzz").glob("*.cc")), kernels, sanitizers)
-    run(program, "1", "20")
+    run(program, "1", "20", "20")
 
 
 def test_every_function_is_called() -> None:

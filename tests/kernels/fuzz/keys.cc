@@ -24,6 +24,7 @@ struct Entries {
   explicit Entries(const rh_vocabulary* vocabulary)
       : keys(rh_vocabulary_num_entries(vocabulary)), ids(keys.size()), counts(keys.size()), steps(keys.size()) {
     CHECK(rh_vocabulary_export(vocabulary, keys.OrNull(), ids.OrNull(), counts.OrNull(), steps.OrNull()) == RH_OK);
+    ids.Record();
   }
 };
 
@@ -74,6 +75,7 @@ void FuzzUnique(Random* random) {
                   with_counts ? counts.OrNull() : nullptr, &num_unique, executor.get()) == RH_OK);
   std::map<int64_t, int64_t> expected;
   for (const int64_t key : keys) ++expected[key];
+  unique.Record();
   CHECK(num_unique == static_cast<int64_t>(expected.size()));
   int64_t u = 0;
   for (const auto& [key, count] : expected) {

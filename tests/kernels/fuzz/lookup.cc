@@ -131,6 +131,7 @@ void FuzzLookup(Random* random) {
     for (int64_t f = 0; f < batch.num_features(); ++f) {
       for (int64_t b = 0; b < batch.batch_size; ++b) CheckBag(batch, out, f, b);
       for (int64_t r = 0; r < batch.NumOutRows(f); ++r) {
+        Record(out.rows[f].data + r * out.rows[f].stride, batch.OutWidth(f) * sizeof(float));
         CHECK(batch.OutWidth(f) == 0 ||
               std::memcmp(out.rows[f].data + r * out.rows[f].stride, again.rows[f].data + r * again.rows[f].stride,
                           batch.OutWidth(f) * sizeof(float)) == 0);

@@ -5,7 +5,8 @@
 
 namespace fuzz {
 
-LookupCase::LookupCase(Random* random, bool trainable) : batch_size(random->Chance(5) ? 0 : random->Between(1, 12)) {
+LookupCase::LookupCase(Random* random, bool trainable)
+    : batch_size(random->Chance(5) ? random->OneOf<int64_t>({0, 300}) : random->Between(1, 12)) {
   MakeTables(random, trainable);
   const int64_t num_features = tables.empty() ? 0 : random->Between(0, 5);
   for (int64_t f = 0; f < num_features; ++f) {

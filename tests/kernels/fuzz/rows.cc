@@ -50,6 +50,8 @@ void FuzzRows(Random* random) {
   CHECK(rh_quantize_rows(rows.OrNull(), num_rows, dim, type, stride, quantized.OrNull(), executor.get()) == RH_OK);
   Guarded<float> back(random, num_rows * dim);
   CHECK(rh_dequantize_rows(quantized.OrNull(), num_rows, dim, type, stride, back.OrNull(), executor.get()) == RH_OK);
+  for (int64_t r = 0; r < num_rows; ++r) Record(quantized.data() + r * stride, row_bytes);
+  back.Record();
   for (int64_t i = 0; i < rows.size(); ++i) CHECK(std::abs(rows[i] - back[i]) <= BoundOf(type, rows[i], 4.0f));
   CheckBadConversions(random, rows, num_rows, dim, type, quantized);
   if (num_rows > 0 && type == RH_INT8_ROWWISE) {

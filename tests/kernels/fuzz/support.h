@@ -24,6 +24,10 @@
 
 namespace fuzz {
 
+// Takes note of outputs that are the same bits in every build and on every processor; main.cc prints them as one
+// number.
+void Record(const void* outputs, int64_t bytes);
+
 class Random {
  public:
   explicit Random(uint64_t seed) : engine_(seed) {}
@@ -82,6 +86,7 @@ class Guarded {
     if (count_ > 0) std::memcpy(copy.data(), data(), count_ * sizeof(T));
     return copy;
   }
+  void Record() const { fuzz::Record(data(), count_ * static_cast<int64_t>(sizeof(T))); }
   void CheckGuard() const {
     for (int64_t i = 0; i < before_; ++i) CHECK(memory_.get()[i] == kPattern);
     for (int64_t i = 0; i < kBehind; ++i) CHECK(reinterpret_cast<const char*>(end())[i] == kPattern);

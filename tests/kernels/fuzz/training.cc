@@ -121,6 +121,11 @@ struct Trained {
   rh_trained_table View(const rh_table& table) {
     return {rows.OrNull(), {slots[0].OrNull(), slots[1].OrNull()}, last_steps.OrNull(), table.num_rows, table.dim};
   }
+  void Record() const {
+    rows.Record();
+    for (const Guarded<float>& slot : slots) slot.Record();
+    last_steps.Record();
+  }
   bool operator==(const Trained& other) const {
     return rows == other.rows && slots[0] == other.slots[0] && slots[1] == other.slots[1] &&
            last_steps == other.last_steps;
@@ -156,7 +161,10 @@ void CheckUpdates(Random* random, const LookupCase& batch, const FeatureArrays& 
   CHECK(rh_apply(updates.data(), count, executor.get()) == RH_OK);
   CHECK(rh_pooled_lookup_update(&batch.lookup, grad.rows.data(), optimizers.data(), fused_tables.data(), other.get()) ==
         RH_OK);
-  for (size_t t = 0; t < num_tables; ++t) CHECK(apart[t] == fused[t]);
+  for (size_t t = 0; t < num_tables; ++t) {
+    CHECK(apart[t] == fused[t]);
+    apart[t].Record();
+  }
 
   // Ids that are no rows, or do not increase, change nothing.
   for (size_t t = 0; t < num_tables; ++t) {
@@ -186,6 +194,7 @@ void CheckWeightGradient(Random* random, const LookupCase& batch, const FeatureA
   CHECK(rh_pooled_lookup_weight_gradient(&batch.lookup, grad.rows.data(), again.OrNull(),
                                          RandomExecutor(random).get()) == RH_OK);
   CHECK(weight_grad == again);
+  weight_grad.Record();
   for (int64_t f = 0; f < batch.num_features(); ++f) {
     const rh_table& table = batch.tables[batch.feature_tables[f]];
     for (int64_t b = 0; b < batch.batch_size; ++b) {
@@ -221,6 +230,7 @@ void CheckNorm(const LookupCase& batch, const Gradient& gradient, Random* random
   CHECK(rh_squared_norm(gradient.buffers.data(), dims.data(), count, &one, RandomExecutor(random).get()) == RH_OK);
   CHECK(rh_squared_norm(gradient.buffers.data(), dims.data(), count, &other, RandomExecutor(random).get()) == RH_OK);
   CHECK(one == other && std::abs(one - expected) <= 1e-9 * expected);
+  Record(&one, sizeof(one));
 }
 
 }  // namespace
@@ -235,7 +245,10 @@ void FuzzTraining(Random* random) {
   CHECK(rh_pooled_lookup_gradient(&batch.lookup, grad.rows.data(), again.buffers.data(),
                                   RandomExecutor(random).get()) == status);
   if (status != RH_OK) return;
-  for (size_t t = 0; t < batch.tables.size(); ++t) CHECK(gradient.rows[t] == again.rows[t]);
+  for (size_t t = 0; t < batch.tables.size(); ++t) {
+    CHECK(gradient.rows[t] == again.rows[t]);
+    gradient.rows[t].Record();
+  }
   CheckGradient(batch, grad, gradient);
   CheckUpdates(random, batch, grad, gradient);
   CheckNorm(batch, gradient, random);
