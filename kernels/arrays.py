@@ -116,7 +116,7 @@ def lookup_rows(
         else:
             first, last = offsets[f * request.batch_size], offsets[(f + 1) * request.batch_size]
             # Offsets that make no sense are refused below, whatever the array.
-            outs.append(np.empty((max(0, min(last, len(ids)) - first), dim), np.float32))
+            outs.append(np.empty((max(0, min(last, len(ids)) - max(first, 0)), dim), np.float32))
     rows = (library.FeatureRows * len(outs))(
         *(
             library.FeatureRows(out.ctypes.data, max(1, out[0].size) if len(out) else dim)

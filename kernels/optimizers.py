@@ -138,7 +138,7 @@ def pooled_lookup_update(
     if not len(tables) == len(slots) == len(settings):
         raise ArgumentError(f"{len(tables)} tables, {len(slots)} slots and {len(settings)} settings: expected one each")
     request = LookupRequest(
-        [TableShape(table.shape[0], table.shape[1]) for table in tables],
+        [_shape_of(table, f"table {t}") for t, table in enumerate(tables)],
         ids,
         offsets,
         feature_tables=feature_tables,
@@ -240,6 +240,11 @@ def _optimizer(
             raise ArgumentError(f"learning_rates has {len(learning_rates)} elements: step {step} needs {step - 1}")
         optimizer.learning_rates = learning_rates.ctypes.data
     return optimizer
+
+
+def _shape_of(table: NDArray[np.float32], name: str) -> TableShape:
+    check_array(table, name, np.float32, 2)
+    return TableShape(*table.shape)
 
 
 def _update(

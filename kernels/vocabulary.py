@@ -53,7 +53,7 @@ class VocabularyOptions:
     """How a vocabulary learns.
 
     Attributes:
-        max_keys: Most keys with an id at one time, at least 1.
+        max_keys: Most keys with an id at one time, 1 to 2^61.
         first_id: The ids given out are first_id to first_id + max_keys - 1.
         unknown_id: The id of keys that have none; outside these.
         min_count: A key gets an id once it was seen so often; 0 and 1: at once.

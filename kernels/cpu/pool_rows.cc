@@ -10,14 +10,14 @@ namespace {
 constexpr int64_t kBagsAtATime = 4;
 
 const PoolLoops& ChoosePoolLoops() {
-#if defined(__x86_64__)
-  if (RH_MAX_VECTOR_BITS >= 512 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+#if defined(__x86_64__) && RH_MAX_VECTOR_BITS >= 512
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("avx512vl")) {
     return kAvx512PoolLoops;
   }
-  if (RH_MAX_VECTOR_BITS >= 256 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c")) {
-    return kAvx2PoolLoops;
-  }
+#endif
+#if defined(__x86_64__) && RH_MAX_VECTOR_BITS >= 256
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c")) return kAvx2PoolLoops;
 #endif
   return kPlainPoolLoops;
 }

@@ -1,5 +1,7 @@
 // The loops for AVX2 and F16C, by whose flags CMakeLists.txt compiles this file.
-#if defined(__x86_64__)
+#include "cpu/simd.h"
+
+#if defined(__x86_64__) && RH_MAX_VECTOR_BITS >= 256
 #include <immintrin.h>
 
 #include "cpu/pool_loops.h"

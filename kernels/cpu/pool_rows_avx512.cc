@@ -1,5 +1,7 @@
 // The loops for AVX-512 (F, BW, DQ, VL), by whose flags CMakeLists.txt compiles this file.
-#if defined(__x86_64__)
+#include "cpu/simd.h"
+
+#if defined(__x86_64__) && RH_MAX_VECTOR_BITS >= 512
 #include <immintrin.h>
 
 #include "cpu/pool_loops.h"

@@ -8,8 +8,8 @@ using rankhouse::Require;
 namespace {
 
 void CheckOptions(const rh_vocabulary_options& options) {
-  constexpr int64_t kMost = int64_t{1} << 62;
-  Require(options.max_keys >= 1 && options.max_keys <= kMost, "max_keys is ", options.max_keys, ": expected 1 to 2^62");
+  constexpr int64_t kMost = int64_t{1} << 61;  // so that all entries together can be counted
+  Require(options.max_keys >= 1 && options.max_keys <= kMost, "max_keys is ", options.max_keys, ": expected 1 to 2^61");
   int64_t last_id = 0;
   Require(!__builtin_add_overflow(options.first_id, options.max_keys - 1, &last_id), "first_id ", options.first_id,
           " and max_keys ", options.max_keys, " give ids beyond int64");
@@ -17,7 +17,7 @@ void CheckOptions(const rh_vocabulary_options& options) {
           ", an id that a key may get: expected one outside ", options.first_id, " to ", last_id);
   Require(options.min_count >= 0, "min_count is ", options.min_count, ": expected >= 0");
   Require(options.max_candidates >= 0 && options.max_candidates <= kMost, "max_candidates is ", options.max_candidates,
-          ": expected 0 to 2^62");
+          ": expected 0 to 2^61");
   Require(options.eviction >= RH_EVICT_NEVER && options.eviction <= RH_EVICT_RAREST, "eviction is ", options.eviction,
           ": expected an rh_eviction, 0 to 2");
 }

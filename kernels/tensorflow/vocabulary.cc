@@ -77,14 +77,14 @@ class VocabularyOp : public tf::OpKernel {
   }
 
   void Compute(tf::OpKernelContext* context) override {
-    rh_vocabulary* vocabulary = nullptr;
-    OP_REQUIRES_OK(context, ToStatus(rh_vocabulary_create(&options_, &vocabulary)));
-    // The handle counts references: the vocabulary goes when the last one goes.
-    auto* resource = new VocabularyResource(vocabulary);
     tf::Tensor handle;
     tf::AllocatorAttributes on_host;
     on_host.set_on_host(true);
     OP_REQUIRES_OK(context, context->allocate_temp(tf::DT_RESOURCE, tf::TensorShape({}), &handle, on_host));
+    rh_vocabulary* vocabulary = nullptr;
+    OP_REQUIRES_OK(context, ToStatus(rh_vocabulary_create(&options_, &vocabulary)));
+    // The handle counts references: the vocabulary goes when the last one goes.
+    auto* resource = new VocabularyResource(vocabulary);
     handle.scalar<tf::ResourceHandle>()() =
         tf::ResourceHandle::MakeRefCountingHandle(resource, context->device()->name());
     context->set_output(0, handle);

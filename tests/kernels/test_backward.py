@@ -154,6 +154,10 @@ def test_update_in_numpy_equals_gradient_and_apply() -> None:
         optimizers.pooled_lookup_update(
             batch.tables, fused_slots, settings[:1], *everything[3:], learning_rate=0.1, **arguments
         )
+    with pytest.raises(ArgumentError, match=r"table 0 is float32 of shape \(640,\)"):
+        optimizers.pooled_lookup_update(
+            [batch.tables[0].reshape(-1), batch.tables[1]], *everything[1:], learning_rate=0.1, **arguments
+        )
     with pytest.raises(ArgumentError, match="gradient_scale is 0"):
         optimizers.pooled_lookup_update(*everything, learning_rate=0.1, gradient_scale=0.0, **arguments)
     optimizers.pooled_lookup_update(*everything, learning_rate=0.1, gradient_scale=0.5, **arguments)

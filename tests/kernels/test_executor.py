@@ -98,6 +98,25 @@ def test_a_pool_can_be_used_from_its_own_work() -> None:
     assert hits == [1] * 50
 
 
+def test_a_pool_can_be_used_from_its_own_work_after_another_pool_was() -> None:
+    kernels = library.load()
+    outer, inner = ctypes.c_void_p(), ctypes.c_void_p()
+    for pool in (outer, inner):
+        library.check(kernels.rh_thread_pool_create(2, ctypes.byref(pool)))
+    hits = [0] * 4
+
+    def body(_: Any, begin: int, end: int) -> None:
+        for pool in (inner, outer):
+            run_on_pool(pool, end - begin, 10**6, again := [0] * (end - begin))
+            hits[begin:end] = map(sum, zip(hits[begin:end], again, strict=True))
+
+    kept = RANGE_BODY(body)
+    kernels.rh_thread_pool_for(outer, len(hits), 10**6, ctypes.cast(kept, ctypes.c_void_p), None)
+    for pool in (outer, inner):
+        kernels.rh_thread_pool_destroy(pool)
+    assert hits == [2] * len(hits)
+
+
 def test_an_executor_serves_one_call_at_a_time() -> None:
     kernels = library.load()
     with Executor(2) as executor:

@@ -371,7 +371,7 @@ def test_the_gradient_of_weights_takes_float32_rows_only() -> None:
         )  # fmt: skip
 
 
-@pytest.mark.parametrize("first", [-5, 2**40])
+@pytest.mark.parametrize("first", [-5, -(2**62), 2**40])
 def test_offsets_that_leave_the_ids_touch_no_memory(first: int) -> None:
     offsets = np.array([0, first, 2, 4])
     with pytest.raises(ArgumentError, match=r"sample 0 run from 0 to .* expected them never to fall"):

@@ -117,10 +117,11 @@ def test_ids_do_not_depend_on_order_or_ranks(eviction: str) -> None:
         assert list(zip(*(array.tolist() for array in ours.export()), strict=True)) == truth.export()
 
 
-def test_it_grows_over_the_whole_range() -> None:
+@pytest.mark.parametrize("max_keys", [2**40, 2**61])
+def test_it_grows_over_the_whole_range(max_keys: int) -> None:
     rng = np.random.default_rng(3)
     expected: dict[int, int] = {}
-    with Vocabulary(VocabularyOptions(max_keys=2**40, first_id=1, unknown_id=0)) as ours:
+    with Vocabulary(VocabularyOptions(max_keys=max_keys, first_id=1, unknown_id=0)) as ours:
         for step in range(8):
             keys: NDArray[np.int64] = rng.integers(LOWEST, HIGHEST, 20_000, endpoint=True)
             assert len(ours.observe(keys, step=step).keys) == 0
@@ -175,7 +176,8 @@ def test_a_step_may_not_go_back() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_keys": 0}, "max_keys is 0: expected 1 to 2.62"),
+        ({"max_keys": 0}, "max_keys is 0: expected 1 to 2.61"),
+        ({"max_keys": 2**62}, "expected 1 to 2.61"),
         ({"max_keys": 5, "unknown_id": 4}, "unknown_id is 4, an id that a key may get"),
         ({"max_keys": 5, "first_id": HIGHEST}, "give ids beyond int64"),
         ({"max_keys": 5, "min_count": -1}, "min_count is -1"),

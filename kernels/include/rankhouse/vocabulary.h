@@ -26,7 +26,7 @@ typedef enum rh_eviction {
 
 typedef struct rh_vocabulary_options {
   int64_t first_id;        // ids given out are first_id to first_id + max_keys - 1
-  int64_t max_keys;        // most keys with an id at one time; >= 1
+  int64_t max_keys;        // most keys with an id at one time; 1 to 2^61
   int64_t unknown_id;      // the id of keys that have none, such as 0 (with first_id 1) or -1
   int64_t min_count;       // a key gets an id once it was seen so often; 0 and 1: at once
   int64_t max_candidates;  // most keys remembered that were seen too rarely; beyond, the oldest are forgotten (ties:
