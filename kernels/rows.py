@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankhouse.kernels import library
-from rankhouse.kernels.errors import ArgumentError
+from rankhouse.kernels.errors import ArgumentError, OutOfMemoryError
 from rankhouse.kernels.executor import Threads, executor_of
 
 _DTYPES: dict[str, Any] = {
@@ -111,6 +111,8 @@ def allocate_rows(num_rows: int, dim: int, row_type: str = "float32") -> NDArray
         return np.zeros(shape, dtype)
     memory = ctypes.c_void_p()
     num_bytes = num_rows * row_bytes
+    if num_bytes >= 2**63:  # ctypes would cut it off
+        raise OutOfMemoryError(f"rows of shape [{num_rows}, {dim}] need {num_bytes} bytes, more than any system has")
     library.check(kernels.rh_allocate(num_bytes, ctypes.byref(memory)))
     assert memory.value is not None  # rh_allocate has succeeded
     buffer = (ctypes.c_char * num_bytes).from_address(memory.value)

@@ -65,6 +65,8 @@ void Lookup::AddFeature(int32_t f) {
 
 void Lookup::PlaceIds(Memory memory) {
   const int64_t num_bags = raw_.num_features * raw_.batch_size;
+  Require(num_bags > 0 || raw_.num_ids == 0, "there are ", raw_.num_ids, " ids, but no bags: expected features and a ",
+          "batch size of at least 1");
   if (raw_.offsets == nullptr) {
     int64_t position = 0;
     for (Feature& feature : features_) {

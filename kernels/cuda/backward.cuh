@@ -55,16 +55,7 @@ struct Backward {
   int32_t by_position;
 
   __device__ int32_t TableOf(uint64_t key) const {
-    int32_t low = 0;
-    for (int32_t high = num_tables - 1; low < high;) {
-      const int32_t middle = (low + high + 1) / 2;
-      if (static_cast<uint64_t>(tables[middle].first_key) <= key) {
-        low = middle;
-      } else {
-        high = middle - 1;
-      }
-    }
-    return low;
+    return LastNotAbove(num_tables, key, [this](int32_t t) { return static_cast<uint64_t>(tables[t].first_key); });
   }
 };
 

@@ -109,20 +109,25 @@ inline int64_t BusyBlocks() {
 
 __device__ inline int64_t GlobalThread() { return static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; }
 
-// The index of the last of `count` rising numbers, the first of which is <= value, that is <= value.
-template <typename T>
-__device__ inline int32_t LastNotAbove(const T* numbers, int32_t count, T value) {
+// The index of the last of the rising numbers at(0) to at(count - 1), the first of which is <= value, that is <= value.
+template <typename T, typename At>
+__device__ inline int32_t LastNotAbove(int32_t count, T value, At at) {
   int32_t low = 0;
   int32_t high = count - 1;
   while (low < high) {
     const int32_t middle = (low + high + 1) / 2;
-    if (numbers[middle] <= value) {
+    if (at(middle) <= value) {
       low = middle;
     } else {
       high = middle - 1;
     }
   }
   return low;
+}
+
+template <typename T>
+__device__ inline int32_t LastNotAbove(const T* numbers, int32_t count, T value) {
+  return LastNotAbove(count, value, [=](int32_t i) { return numbers[i]; });
 }
 
 }  // namespace rankhouse

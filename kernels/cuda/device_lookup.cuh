@@ -61,6 +61,11 @@ struct DeviceLookup {
   }
   __device__ float weight(int64_t n) const { return weights == nullptr ? 1.0f : weights[n]; }
 
+  // The feature that a block belongs to.
+  __device__ int32_t FeatureOf(int64_t block) const {
+    return LastNotAbove(num_features, block, [this](int32_t f) { return features[f].first_block; });
+  }
+
   __device__ Bag bag(const Feature& feature, int64_t index, int64_t sample) const {
     if (offsets != nullptr) return {offsets[index], offsets[index + 1]};
     const int64_t begin = feature.first_id + sample * feature.hotness;

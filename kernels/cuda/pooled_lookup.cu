@@ -113,16 +113,8 @@ __global__ void __launch_bounds__(kBlockThreads, kFloat32 ? 3 : 2)
     PoolAll(const __grid_constant__ DeviceLookup lookup) {
   if (GlobalThread() == 0) lookup.CheckEnds();
   const int64_t block = blockIdx.x;
-  int32_t low = 0;
-  for (int32_t high = lookup.num_features - 1; low < high;) {
-    const int32_t middle = (low + high + 1) / 2;
-    if (lookup.features[middle].first_block <= block) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
-  }
-  const DeviceFeature& to = lookup.features[low];
+  const int32_t index = lookup.FeatureOf(block);
+  const DeviceFeature& to = lookup.features[index];
   const Group group(to.lanes);
   const int64_t first_bag = ((block - to.first_block) * group.per_block() + group.index()) * to.bags_per_group;
   if (first_bag >= lookup.batch_size) return;
@@ -130,22 +122,22 @@ __global__ void __launch_bounds__(kBlockThreads, kFloat32 ? 3 : 2)
   const int32_t last = static_cast<int32_t>(min(first_bag + to.bags_per_group, lookup.batch_size));
   bool bad = false;
   for (int32_t sample = first + group.lane; sample < last; sample += group.lanes) {
-    const int64_t index = low * lookup.batch_size + sample;
-    if (lookup.bag(to.feature, index, sample).Within(to.feature)) continue;
-    lookup.ReportBag(index);
+    const int64_t bag = index * lookup.batch_size + sample;
+    if (lookup.bag(to.feature, bag, sample).Within(to.feature)) continue;
+    lookup.ReportBag(bag);
     bad = true;
   }
   if (group.Any(bad)) return;
-  if (kFloat32) return PoolBagsBy<RH_FLOAT32, 4>(lookup, to, low, first, last);
+  if (kFloat32) return PoolBagsBy<RH_FLOAT32, 4>(lookup, to, index, first, last);
   switch (to.feature.type) {
     case RH_FLOAT32:
-      return PoolBagsBy<RH_FLOAT32, 4>(lookup, to, low, first, last);
+      return PoolBagsBy<RH_FLOAT32, 4>(lookup, to, index, first, last);
     case RH_FLOAT16:
-      return PoolBagsBy<RH_FLOAT16, 8>(lookup, to, low, first, last);
+      return PoolBagsBy<RH_FLOAT16, 8>(lookup, to, index, first, last);
     case RH_BFLOAT16:
-      return PoolBagsBy<RH_BFLOAT16, 8>(lookup, to, low, first, last);
+      return PoolBagsBy<RH_BFLOAT16, 8>(lookup, to, index, first, last);
     default:
-      return PoolBagsBy<RH_INT8_ROWWISE, 4>(lookup, to, low, first, last);
+      return PoolBagsBy<RH_INT8_ROWWISE, 4>(lookup, to, index, first, last);
   }
 }
 

@@ -12,16 +12,8 @@ struct DeviceTables {
 
   // The table that a block works on.
   __device__ int32_t Table(BlockShare share) const {
-    int32_t low = 0;
-    for (int32_t high = num_tables - 1; low < high;) {
-      const int32_t middle = (low + high + 1) / 2;
-      if (tables[middle].first_blocks[share] <= blockIdx.x) {
-        low = middle;
-      } else {
-        high = middle - 1;
-      }
-    }
-    return low;
+    return LastNotAbove(num_tables, int64_t{blockIdx.x},
+                        [this, share](int32_t t) { return tables[t].first_blocks[share]; });
   }
 };
 

@@ -131,6 +131,14 @@ def test_bad_offsets_and_capacities_are_named(cuda: Kernels) -> None:
             operation(Call(case, cuda, cpu()))
 
 
+def test_ids_without_bags_are_refused(cuda: Kernels) -> None:
+    for operation in (Call.pooled_lookup, Call.gradient):
+        call = Call(make_case(1, [(50, 16)], [0], 33), cuda, cpu())
+        call.lookup.batch_size = 0
+        with pytest.raises(ArgumentError, match=r"there are \d+ ids, but no bags"):
+            operation(call)
+
+
 def test_small_workspaces_are_refused(cuda: Kernels) -> None:
     call = Call(make_case(1, [(50, 16)], [0], 33), cuda, cpu())
     out, _ = call.feature_rows(None)

@@ -241,3 +241,5 @@ def test_allocation_of_no_or_too_many_rows() -> None:
             rows.allocate_rows(num_rows, dim)
     with pytest.raises(OutOfMemoryError):
         rows.allocate_rows(2**55, 16)
+    with pytest.raises(OutOfMemoryError, match="need 18446744073709551616 bytes"):
+        rows.allocate_rows(2**58, 16)
