@@ -54,8 +54,8 @@ typedef struct rh_optimizer {
   float weight_decay;    // on touched rows
   float gradient_scale;  // g is the gradient times this (before weight decay); 0 means 1. For clipping by global norm
   int64_t step;          // t, 1 for the first; RH_ADAM, RH_ADAMAX and RH_EXACT
-  // RH_ADAM with RH_EXACT: the learning rate of step s at [s - 1], for all s < step; NULL: always learning_rate. In host
-  // memory; for *_cuda in device memory.
+  // RH_ADAM with RH_EXACT: the learning rate of step s at [s - 1], for all s < step; NULL: always learning_rate. In
+  // host memory; for *_cuda in device memory.
   const float* learning_rates;
 } rh_optimizer;
 
