@@ -42,7 +42,7 @@ class KerasBaseline:
     def _step(self, dense: tf.Tensor, ids_FB: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:
             rows = [layer(ids) for layer, ids in zip(self.feature_layers, tf.unstack(ids_FB), strict=True)]
-            logits = self.dense([dense, tf.concat(rows, axis=1)])
+            logits = self.dense([dense, tf.concat(rows, axis=1)], portable=True)
             loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits))
         if self.num_ranks > 1:
             import horovod.tensorflow as hvd
