@@ -11,7 +11,7 @@ import difflib
 import hashlib
 import json
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -53,8 +53,12 @@ class Manifest:
     sha256: str
 
 
-def file_record(path: Path | str) -> FileRecord:
+def file_record(path: Path | str, *, on_bytes: Callable[[int], None] | None = None) -> FileRecord:
     """Measures a file, reading it in constant memory.
+
+    Args:
+        path: The file.
+        on_bytes: Called with the size of each part when it was read, for a progress bar.
 
     Raises:
         CorruptFileError: The file does not exist or cannot be read.
@@ -65,6 +69,8 @@ def file_record(path: Path | str) -> FileRecord:
             while block := file.read(_READ_BYTES):
                 digest.update(block)
                 size += len(block)
+                if on_bytes is not None:
+                    on_bytes(len(block))
     except OSError as exc:
         raise CorruptFileError(f"{path}: cannot be read ({exc.strerror})") from exc
     return FileRecord(bytes=size, sha256=digest.hexdigest())
@@ -110,6 +116,28 @@ def commit_manifest(
     return _parse(directory / MANIFEST_NAME, content, kind)
 
 
+def load_manifest(directory: Path | str, *, kind: str) -> Manifest:
+    """Reads a committed directory's manifest alone; the files that it names are not looked at.
+
+    Args:
+        directory: The folder that `commit_manifest` completed.
+        kind: What it must be, for example "version".
+
+    Raises:
+        ManifestError: There is no manifest, or it is unreadable, of another kind, or made by a newer release.
+    """
+    directory = Path(directory)
+    path = directory / MANIFEST_NAME
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError as exc:
+        there = "it was never completed" if directory.is_dir() else "there is no such folder"
+        raise ManifestError(f"{path}: not found: {there}; write the {kind} again or give another folder") from exc
+    except OSError as exc:
+        raise ManifestError(f"{path}: cannot be read ({exc.strerror})") from exc
+    return _parse(path, content, kind)
+
+
 def read_manifest(directory: Path | str, *, kind: str, verify: bool = True) -> Manifest:
     """Reads a committed directory's manifest and checks the files that it names.
 
@@ -122,21 +150,26 @@ def read_manifest(directory: Path | str, *, kind: str, verify: bool = True) -> M
         ManifestError: There is no manifest, or it is unreadable, of another kind, or made by a newer release.
         CorruptFileError: A file is missing, truncated or altered.
     """
-    directory = Path(directory)
-    path = directory / MANIFEST_NAME
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError as exc:
-        there = "it was never completed" if directory.is_dir() else "there is no such folder"
-        raise ManifestError(f"{path}: not found: {there}; write the {kind} again or give another folder") from exc
-    except OSError as exc:
-        raise ManifestError(f"{path}: cannot be read ({exc.strerror})") from exc
-    manifest = _parse(path, content, kind)
-    for name, record in manifest.files.items():
-        _check_size(directory, name, record)
-        if verify:
-            check_content(directory / name, record)
+    manifest = load_manifest(directory, kind=kind)
+    check_files(directory, manifest, verify=verify)
     return manifest
+
+
+def check_files(directory: Path | str, manifest: Manifest, *, verify: bool = True) -> None:
+    """Checks the files that a manifest names.
+
+    Args:
+        directory: The manifest's folder.
+        manifest: The manifest.
+        verify: Whether to read every file and compare its checksum. Presence and size are compared in any case.
+
+    Raises:
+        CorruptFileError: A file is missing, truncated or altered.
+    """
+    for name, record in manifest.files.items():
+        _check_size(Path(directory), name, record)
+        if verify:
+            check_content(Path(directory) / name, record)
 
 
 def check_content(path: Path, record: FileRecord) -> None:

@@ -11,13 +11,11 @@ writes; several writers take turns at a lock.
 FORMAT.md gives the files byte by byte.
 """
 
-import fcntl
 import os
 import re
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -31,13 +29,15 @@ from rankhouse.embedding_cache.format.files import (
     MANIFEST_NAME,
     FileRecord,
     Manifest,
+    check_files,
     check_keys,
     commit_manifest,
     file_record,
     flush,
-    read_manifest,
+    load_manifest,
 )
 from rankhouse.embedding_cache.format.golden import GOLDEN_FILE, GoldenRequest, read_golden, write_golden
+from rankhouse.embedding_cache.format.locks import committing, writing
 from rankhouse.embedding_cache.format.records import (
     FeatureContent,
     FeatureRecord,
@@ -191,7 +191,8 @@ class VersionStore:
         if not self.path.is_dir():
             raise VersionNotFoundError(f"{self.path}: there is no such version store; `rankhouse export` makes one")
         folder = self.path / VERSIONS
-        found = [entry.name for entry in folder.iterdir() if _NAME.fullmatch(entry.name)] if folder.is_dir() else []
+        entries = folder.iterdir() if folder.is_dir() else ()
+        found = [entry.name for entry in entries if _NAME.fullmatch(entry.name) and (entry / MANIFEST_NAME).is_file()]
         return sorted(found, key=lambda name: (sequence_of(name), name))
 
     def open(self, name: str = "latest", *, model: str | None = None, verify: bool = True) -> Version:
@@ -214,12 +215,42 @@ class VersionStore:
         elif name not in names:
             known = ", ".join(names[-5:]) or "none"
             raise VersionNotFoundError(f"{self.path}: has no version {name!r}; the newest are: {known}")
-        version = self._read(name, verify=verify)
+        version = self.read(name)
         if model is not None and version.model != model:
             raise VersionNotFoundError(f"{self.path}: version {name} is of the model {version.model!r}, not {model!r}")
+        check_files(version.path, version.manifest, verify=verify)
         for segment in {segment for table in version.tables for segment in table.segments}:
             check_segment(self.path, segment, verify=verify)
         return version
+
+    def read(self, name: str) -> Version:
+        """Reads a version's manifest alone; none of the files that it names is looked at.
+
+        Args:
+            name: A version's name.
+
+        Raises:
+            VersionNotFoundError: There is no such version.
+            ManifestError: Its manifest is malformed, or made by a newer release.
+        """
+        folder = self.path / VERSIONS / name
+        if not folder.is_dir():
+            raise VersionNotFoundError(f"{folder}: there is no such version; `rankhouse version list` shows which are")
+        manifest = load_manifest(folder, kind=_KIND)
+        if not name.endswith("-" + manifest.sha256[:8]):
+            raise ManifestError(
+                f"{folder / MANIFEST_NAME}: was altered: its SHA-256 begins with {manifest.sha256[:8]}, the version's "
+                "name ends with another; restore the version from another copy of the store"
+            )
+        path = folder / MANIFEST_NAME
+        check_keys(path, manifest.document, _KEYS)
+        try:
+            tables = parse_tables(manifest.document["tables"])
+            features = parse_features(manifest.document["features"], tables)
+            _check_document(manifest, features, sequence=sequence_of(name))
+        except (KeyError, TypeError, ValueError) as exc:
+            raise ManifestError(f"{path}: is malformed: {exc!r}; export the version again") from exc
+        return Version(self.path, name, manifest, tables, features)
 
     def write(self, content: VersionContent, *, check: Callable[[Version], None] | None = None) -> Version:
         """Writes a new version; it appears when all of it is on the disk.
@@ -241,27 +272,28 @@ class VersionStore:
         if not self.path.is_dir():
             self.path.mkdir(parents=True, exist_ok=True)
             flush(self.path.absolute().parent)
-        temporary = self.path / VERSIONS / f".tmp-{uuid.uuid4().hex}"
-        temporary.mkdir(parents=True)
-        try:
-            tables = [self._write_table(table) for table in content.tables]
-            features = lay_out_features(content.features, tables)
-            files = _copy_files(content, temporary)
-            with _lock(self.path):
-                sequence = max((sequence_of(name) for name in self.names()), default=0) + 1
-                document = _document(content, tables=tables, features=features, sequence=sequence)
-                manifest = commit_manifest(temporary, kind=_KIND, document=document, files=files)
-                if check is not None:
-                    check(Version(self.path, temporary.name, manifest, tuple(tables), features))
-                name = f"{sequence:06d}-{manifest.sha256[:8]}"
-                # The store's own entries may be as new as the version.
-                flush(self.path)
-                os.rename(temporary, self.path / VERSIONS / name)
-                flush(self.path / VERSIONS)
-        except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
-        return self.open(name, verify=False)
+        with writing(self.path):
+            temporary = self.path / VERSIONS / f".tmp-{uuid.uuid4().hex}"
+            temporary.mkdir(parents=True)
+            try:
+                tables = [self._write_table(table) for table in content.tables]
+                features = lay_out_features(content.features, tables)
+                files = _copy_files(content, temporary)
+                with committing(self.path):
+                    sequence = max((sequence_of(name) for name in self.names()), default=0) + 1
+                    document = _document(content, tables=tables, features=features, sequence=sequence)
+                    manifest = commit_manifest(temporary, kind=_KIND, document=document, files=files)
+                    if check is not None:
+                        check(Version(self.path, temporary.name, manifest, tuple(tables), features))
+                    name = f"{sequence:06d}-{manifest.sha256[:8]}"
+                    # The store's own entries may be as new as the version.
+                    flush(self.path)
+                    os.rename(temporary, self.path / VERSIONS / name)
+                    flush(self.path / VERSIONS)
+            except BaseException:
+                shutil.rmtree(temporary, ignore_errors=True)
+                raise
+            return self.open(name, verify=False)
 
     def _write_table(self, table: TableContent) -> TableRecord:
         segments = write_segments(
@@ -276,28 +308,16 @@ class VersionStore:
 
     def _latest(self, names: Sequence[str], model: str | None) -> str:
         for name in reversed(names):
-            if model is None or self._read(name, verify=False).model == model:
+            if model is None or self._model_of(name) == model:
                 return name
         of_model = f" of the model {model!r}" if model is not None else ""
         raise VersionNotFoundError(f"{self.path}: has no version{of_model}; `rankhouse export` writes one")
 
-    def _read(self, name: str, *, verify: bool) -> Version:
-        folder = self.path / VERSIONS / name
-        manifest = read_manifest(folder, kind=_KIND, verify=verify)
-        if not name.endswith("-" + manifest.sha256[:8]):
-            raise ManifestError(
-                f"{folder / MANIFEST_NAME}: was altered: its SHA-256 begins with {manifest.sha256[:8]}, the version's "
-                "name ends with another; restore the version from another copy of the store"
-            )
-        path = folder / MANIFEST_NAME
-        check_keys(path, manifest.document, _KEYS)
+    def _model_of(self, name: str) -> str | None:
         try:
-            tables = parse_tables(manifest.document["tables"])
-            features = parse_features(manifest.document["features"], tables)
-            _check_document(manifest, features, sequence=sequence_of(name))
-        except (KeyError, TypeError, ValueError) as exc:
-            raise ManifestError(f"{path}: is malformed: {exc!r}; export the version again") from exc
-        return Version(self.path, name, manifest, tables, features)
+            return self.read(name).model
+        except VersionNotFoundError:  # It was collected since the versions were listed.
+            return None
 
 
 def sequence_of(name: str) -> int:
@@ -355,11 +375,3 @@ def _copy_files(content: VersionContent, folder: Path) -> dict[str, FileRecord]:
             raise CorruptFileError(f"{source}: cannot be copied into the version ({exc.strerror})") from exc
     write_golden(folder, content.golden)
     return {name: file_record(folder / name) for name in _FILES}
-
-
-@contextmanager
-def _lock(store: Path) -> Iterator[None]:
-    """Lets one writer at a time choose the next sequence number; the system frees the lock of a process that dies."""
-    with open(store / ".lock", "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

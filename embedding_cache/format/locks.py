@@ -1,0 +1,45 @@
+"""The locks of a store on local disks; the system frees those of a process that dies.
+
+    .writers   held shared by each writer, from its first file to its version; held alone by garbage collection
+    .lock      held by the writer that takes the next sequence number
+
+Lock order: `.writers`, then `.lock`. Readers take none.
+"""
+
+import fcntl
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def writing(store: Path) -> Iterator[None]:
+    """Keeps garbage collection away: a writer's new files are named by no version until it is done."""
+    with open(store / ".writers", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        yield
+
+
+@contextmanager
+def collecting(store: Path, *, on_wait: Callable[[], None]) -> Iterator[None]:
+    """Waits until no writer is at work and keeps new ones waiting.
+
+    Args:
+        store: The store's folder.
+        on_wait: Called once if a writer is at work.
+    """
+    with open(store / ".writers", "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            on_wait()
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def committing(store: Path) -> Iterator[None]:
+    """Lets one writer at a time choose the next sequence number."""
+    with open(store / ".lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
