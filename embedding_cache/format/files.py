@@ -23,6 +23,7 @@ MANIFEST_NAME = "manifest.json"
 
 _OWN_KEYS = ("format", "format_version", "files")
 _READ_BYTES = 1 << 20
+_REPAIR = "restore the file from another copy or write it again"
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ def commit_manifest(
     for name, record in files.items():
         if reason := _name_fault(name):
             raise ContentError(f"{directory}: cannot hold a file named {name!r}: {reason}")
-        _check_size(directory, name, record)
+        check_content(directory / name, record, verify=False)
         flush(directory / name)
     for folder in sorted({(directory / name).parent for name in files}):
         flush(folder)
@@ -167,23 +168,36 @@ def check_files(directory: Path | str, manifest: Manifest, *, verify: bool = Tru
         CorruptFileError: A file is missing, truncated or altered.
     """
     for name, record in manifest.files.items():
-        _check_size(Path(directory), name, record)
-        if verify:
-            check_content(Path(directory) / name, record)
+        check_content(Path(directory) / name, record, verify=verify)
 
 
-def check_content(path: Path, record: FileRecord) -> None:
-    """Compares a file with its record, by size and checksum.
+def check_content(
+    path: Path, record: FileRecord, *, verify: bool = True, on_bytes: Callable[[int], None] | None = None
+) -> None:
+    """Compares a file with its record.
+
+    Args:
+        path: The file.
+        record: What it must be.
+        verify: Whether to read it and compare its checksum. Presence and size are compared in any case.
+        on_bytes: Called with the size of each part when it was read, for a progress bar.
 
     Raises:
-        CorruptFileError: They differ.
+        CorruptFileError: It is missing, truncated or altered.
     """
-    found = file_record(path)
-    if found != record:
-        raise CorruptFileError(
-            f"{path}: its content was altered: expected {record.bytes} bytes of SHA-256 {record.sha256}, "
-            f"found {found.bytes} bytes of {found.sha256}; restore the file from another copy or write it again"
-        )
+    if not path.is_file():
+        raise CorruptFileError(f"{path}: is missing; {_REPAIR}")
+    size = path.stat().st_size
+    if size != record.bytes:
+        state = "truncated" if size < record.bytes else "altered"
+        raise CorruptFileError(f"{path}: was {state}: expected {record.bytes} bytes, found {size}; {_REPAIR}")
+    if verify:
+        found = file_record(path, on_bytes=on_bytes)
+        if found != record:
+            raise CorruptFileError(
+                f"{path}: its content was altered: expected {record.bytes} bytes of SHA-256 {record.sha256}, "
+                f"found {found.bytes} bytes of {found.sha256}; {_REPAIR}"
+            )
 
 
 def write_durably(path: Path, content: bytes) -> None:
@@ -292,19 +306,6 @@ def _name_fault(name: str) -> str:
     if not parts or name != "/".join(parts) or "\\" in name or not name.isprintable():
         return "it must be a plain relative path with forward slashes"
     return "the manifest does not list itself" if name == MANIFEST_NAME else ""
-
-
-def _check_size(directory: Path, name: str, record: FileRecord) -> None:
-    path = directory / name
-    if not path.is_file():
-        raise CorruptFileError(f"{path}: is missing; restore the file from another copy or write {directory} again")
-    size = path.stat().st_size
-    if size != record.bytes:
-        state = "truncated" if size < record.bytes else "altered"
-        raise CorruptFileError(
-            f"{path}: was {state}: expected {record.bytes} bytes, found {size}; "
-            "restore the file from another copy or write it again"
-        )
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -192,7 +192,7 @@ class VersionStore:
             raise VersionNotFoundError(f"{self.path}: there is no such version store; `rankhouse export` makes one")
         folder = self.path / VERSIONS
         entries = folder.iterdir() if folder.is_dir() else ()
-        found = [entry.name for entry in entries if _NAME.fullmatch(entry.name) and (entry / MANIFEST_NAME).is_file()]
+        found = [entry.name for entry in entries if is_version_name(entry.name) and (entry / MANIFEST_NAME).is_file()]
         return sorted(found, key=lambda name: (sequence_of(name), name))
 
     def open(self, name: str = "latest", *, model: str | None = None, verify: bool = True) -> Version:
@@ -318,6 +318,11 @@ class VersionStore:
             return self.read(name).model
         except VersionNotFoundError:  # It was collected since the versions were listed.
             return None
+
+
+def is_version_name(text: str) -> bool:
+    """Says whether a folder's name is that of a version."""
+    return _NAME.fullmatch(text) is not None
 
 
 def sequence_of(name: str) -> int:

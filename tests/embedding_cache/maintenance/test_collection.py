@@ -1,0 +1,182 @@
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rankhouse.embedding_cache.format.errors import ContentError, ManifestError, VersionNotFoundError
+from rankhouse.embedding_cache.format.version import VersionStore
+from rankhouse.embedding_cache.maintenance.collection import Garbage, collect_garbage, find_garbage
+from tests.embedding_cache.format.small_store import rows_of, small_content
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> VersionStore:
+    """Four versions of dlrm and two of other; C2's segment is shared by all, C1's is each one's own."""
+    store = VersionStore(tmp_path / "store")
+    for number, model in enumerate(("dlrm", "dlrm", "other", "dlrm", "other", "dlrm")):
+        store.write(small_content(tmp_path / "parts", first=number, model=model))
+    return store
+
+
+def files(store: VersionStore) -> set[str]:
+    return {str(path.relative_to(store.path)) for path in store.path.rglob("*")}
+
+
+def age(path: Path, hours: float) -> None:
+    for part in (path, *path.rglob("*")):
+        os.utime(part, (part.stat().st_mtime - hours * 3600,) * 2)
+
+
+def test_keeps_the_newest_versions_of_each_model(store: VersionStore) -> None:
+    names = store.names()
+    removed = collect_garbage(store, keep=1)
+    assert store.names() == [names[4], names[5]]
+    assert [item.path.name for item in removed if item.kind == "version"] == [names[0], names[1], names[2], names[3]]
+    assert sum(item.kind == "segment" for item in removed) == 4  # C1 of each that went.
+    for name in store.names():
+        store.open(name)
+    assert len(list((store.path / "segments").iterdir())) == 3
+    assert collect_garbage(store, keep=1) == []
+
+
+def test_keeps_everything_where_there_are_few(store: VersionStore) -> None:
+    before = files(store)
+    assert collect_garbage(store, keep=4) == []
+    assert files(store) - before == set()
+
+
+def test_finding_changes_nothing_and_says_what_a_collection_removes(store: VersionStore) -> None:
+    before = files(store)
+    found = find_garbage(store, keep=2)
+    assert files(store) == before
+    sizes = {
+        item.path: sum(p.stat().st_size for p in (item.path, *item.path.rglob("*")) if p.is_file()) for item in found
+    }
+    assert {item.path: item.bytes for item in found} == sizes
+    seen: list[Garbage] = []
+    assert collect_garbage(store, keep=2, on_removed=seen.append) == found == seen
+    assert len([item for item in found if item.kind == "version"]) == 2
+    assert not [item.path for item in found if item.path.exists()]
+
+
+def test_removes_unfinished_writes_after_their_grace(store: VersionStore) -> None:
+    fresh = store.path / "versions/.tmp-fresh"
+    old = store.path / "versions/.tmp-old"
+    incomplete = store.path / "versions/000009-00000000"
+    removed = store.path / "versions/.removed-000001-00000000"
+    for folder in (fresh, old, incomplete, removed):
+        folder.mkdir()
+        (folder / "dense.onnx").write_bytes(bytes(10))
+    (store.path / "segments/..tmp-1.tmp-2").write_bytes(bytes(20))
+    for path in (old, incomplete, store.path / "segments/..tmp-1.tmp-2"):
+        age(path, hours=25)
+    (store.path / "segments/notes.txt").write_text("a person's own")
+    found = {item.path.name: (item.kind, item.bytes) for item in collect_garbage(store, keep=9)}
+    assert found == {
+        "..tmp-1.tmp-2": ("unfinished", 20),
+        ".removed-000001-00000000": ("unfinished", 10),
+        ".tmp-old": ("unfinished", 10),
+        "000009-00000000": ("unfinished", 10),
+    }
+    assert fresh.is_dir()
+    assert (store.path / "segments/notes.txt").is_file()
+    assert [item.path for item in collect_garbage(store, keep=9, grace_seconds=0)] == [fresh]
+
+
+def test_a_folder_that_is_written_to_is_not_old(store: VersionStore) -> None:
+    folder = store.path / "versions/.tmp-1"
+    folder.mkdir()
+    age(folder, hours=48)
+    (folder / "dense.onnx").write_bytes(bytes(10))
+    age(folder, hours=0)
+    os.utime(folder, (0, 0))
+    assert collect_garbage(store, keep=9) == []
+
+
+def test_an_open_version_stays_readable(store: VersionStore) -> None:
+    version = store.open(store.names()[0])
+    (rows,) = version.segments(version.tables[0])
+    collect_garbage(store, keep=1)
+    assert not version.path.exists()
+    np.testing.assert_array_equal(rows, rows_of(11, 3, 0))
+
+
+def test_the_name_of_a_version_that_went_and_was_restored_can_go_again(store: VersionStore, tmp_path: Path) -> None:
+    name = store.names()[0]
+    shutil.copytree(store.path, tmp_path / "backup")
+    shutil.copytree(store.path / "versions" / name, store.path / "versions" / f".removed-{name}")
+    collect_garbage(store, keep=1)
+    assert not [path for path in files(store) if name in path]
+
+
+def test_refuses_to_keep_nothing(store: VersionStore) -> None:
+    with pytest.raises(ContentError, match="expected to keep 1 version of each model or more, found 0"):
+        collect_garbage(store, keep=0)
+
+
+def test_refuses_while_a_manifest_cannot_be_read(store: VersionStore) -> None:
+    path = store.path / "versions" / store.names()[0] / "manifest.json"
+    path.write_text("{")
+    before = files(store)
+    with pytest.raises(ManifestError, match=r"manifest.json: .*; nothing is removed .*move its folder away"):
+        collect_garbage(store, keep=1)
+    assert files(store) - before == {".writers"} - before
+
+
+def test_refuses_what_is_no_store(tmp_path: Path) -> None:
+    with pytest.raises(VersionNotFoundError, match="there is no such version store"):
+        collect_garbage(VersionStore(tmp_path / "nowhere"), keep=1)
+    assert not (tmp_path / "nowhere").exists()
+
+
+# A writer that has written a segment tells so and waits for a line before it goes on.
+WRITER = """
+import sys
+from pathlib import Path
+from dataclasses import replace
+from rankhouse.embedding_cache.format.records import TableContent
+from rankhouse.embedding_cache.format.version import VersionStore
+from tests.embedding_cache.format.small_store import rows_of, small_content
+
+root = Path(sys.argv[1])
+def second():
+    print("first table is written", flush=True)
+    sys.stdin.readline()
+    yield rows_of(5, 2)
+content = small_content(root / "parts", first=77)
+tables = [content.tables[0], TableContent("C2", 5, 2, second())]
+print(VersionStore(root / "store").write(replace(content, tables=tables)).name)
+"""
+
+
+def test_waits_for_a_writer_whose_files_nothing_names_yet(store: VersionStore, tmp_path: Path) -> None:
+    writer = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(tmp_path)],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert writer.stdin is not None
+    assert writer.stdout is not None
+    assert writer.stdout.readline() == "first table is written\n"
+    waited = []
+
+    def go_on() -> None:
+        waited.append(store.names())
+        writer.stdin.write("\n")  # type: ignore[union-attr]
+        writer.stdin.flush()  # type: ignore[union-attr]
+
+    before = store.names()
+    collect_garbage(store, keep=2, on_wait=go_on)
+    name = writer.communicate(timeout=60)[0].strip()
+    assert waited == [before]
+    assert writer.returncode == 0
+    assert store.names()[-1] == name
+    np.testing.assert_array_equal(store.open(name).segments(store.open(name).tables[0])[0], rows_of(11, 3, 77))
