@@ -1,14 +1,15 @@
-"""`rankhouse version`: what is in a version store."""
+"""`rankhouse version`: what is in a version store, and what is done with versions after they exist."""
 
+import re
+import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.table import Table
-
-from rankhouse.embedding_cache.format.errors import FormatError
 
 app = typer.Typer(help="List, show and verify the versions of a store.", no_args_is_help=True)
 
@@ -66,23 +67,68 @@ def show(store: Store, version: Name = "latest") -> None:
 def verify(
     store: Store, version: Annotated[str, typer.Argument(metavar="[VERSION]", help="Only this one.")] = ""
 ) -> None:
-    """Reads every file of a store's versions and compares its checksum."""
+    """Reads every file of a store's versions, each once, and compares its checksum."""
     from rankhouse.embedding_cache.format.version import VersionStore
+    from rankhouse.embedding_cache.maintenance.verification import verify_versions
 
     opened = VersionStore(store)
-    console = Console(highlight=False, soft_wrap=True)
-    damaged = []
-    for name in [version] if version else opened.names():
-        try:
-            with console.status(f"verifying {name}"):
-                checked = opened.open(name)
-        except FormatError as error:
-            damaged.append(name)
-            console.print(f"[bold]{name}[/]: [bold red]damaged[/]: {escape(str(error))}")
-        else:
-            console.print(f"{checked.name}: sound, {_size(checked.num_bytes)}")
-    if damaged:
+    names = [opened.open(version, verify=False).name if version == "latest" else version] if version else opened.names()
+    console, began = Console(highlight=False, soft_wrap=True), time.monotonic()
+    columns = (TextColumn("verifying"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("bytes", total=None)
+        found = verify_versions(
+            opened, names, on_bytes=lambda done, total: progress.update(task, completed=done, total=total)
+        )
+    for name in names:
+        state = f"sound, {_size(found.sound[name])}" if name in found.sound else "[bold red]damaged[/]"
+        console.print(f"{name}: {state}")
+    for damage in found.damages:
+        console.print(f"[bold red]damaged:[/] {escape(damage.reason)} [dim](needed by {', '.join(damage.versions)})[/]")
+    console.print(f"{_count(len(names), 'version')} read in {time.monotonic() - began:.1f} s")
+    if found.damages:
         raise typer.Exit(1)
+
+
+@app.command()
+def gc(
+    store: Store,
+    keep: Annotated[int, typer.Option(min=1, help="How many versions of each model stay, the newest.")],
+    grace_hours: Annotated[
+        float, typer.Option(min=0, help="How long an unfinished write must have been left alone before it goes.")
+    ] = 24,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would go.")] = False,
+) -> None:
+    """Removes old versions and the files that no version needs any more.
+
+    It waits for writers. Readers go on: what a process has open stays readable, and its space is freed when it lets go.
+    """
+    from rankhouse.embedding_cache.format.version import VersionStore
+    from rankhouse.embedding_cache.maintenance.collection import collect_garbage, find_garbage
+
+    opened, console = VersionStore(store), Console(highlight=False, soft_wrap=True)
+    if dry_run:
+        garbage = find_garbage(opened, keep=keep, grace_seconds=3600 * grace_hours)
+    else:
+        garbage = collect_garbage(
+            opened,
+            keep=keep,
+            grace_seconds=3600 * grace_hours,
+            on_wait=lambda: console.print("a writer is at work in the store; waiting until it is done"),
+        )
+    verb = "would go" if dry_run else "removed"
+    table = _table(verb, "what it is", "size")
+    for item in garbage:
+        path = item.path.relative_to(store)
+        kind = {"version": f"version of {item.model}", "segment": "rows that no version names"}
+        table.add_row(_short(str(path)), kind.get(item.kind, "unfinished write"), _size(item.bytes))
+    if garbage:
+        console.print(table)
+    num_versions, left = sum(item.kind == "version" for item in garbage), len(opened.names())
+    console.print(
+        f"{verb}: {_count(num_versions, 'version')} and {_count(len(garbage) - num_versions, 'file')}, "
+        f"{_size(sum(item.bytes for item in garbage))}; {left - num_versions * dry_run} of the store's versions stay"
+    )
 
 
 def _metric(value: object) -> str:
@@ -94,6 +140,15 @@ def _table(*columns: str) -> Table:
     for column in columns:
         table.add_column(column, justify="right" if column in ("rows", "width", "size", "AUC") else "left")
     return table
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _short(path: str) -> str:
+    """A path with the hash in its name cut to what tells it apart."""
+    return re.sub(r"([0-9a-f]{16})[0-9a-f]{48}", r"\1", path).removesuffix(".safetensors")
 
 
 def _size(num_bytes: int) -> str:

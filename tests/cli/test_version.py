@@ -38,20 +38,48 @@ def test_show_gives_tables_and_features(store: VersionStore) -> None:
     assert store.names()[1] in run("show", store.path)
 
 
-def test_verify_reads_every_file(store: VersionStore) -> None:
-    assert [line.split(":")[0] for line in run("verify", store.path).splitlines()] == store.names()
+def test_verify_reads_every_file_and_goes_on_after_damage(store: VersionStore) -> None:
+    *lines, summary = run("verify", store.path).splitlines()
+    assert [line.split(":")[0] for line in lines] == store.names()
+    assert summary.startswith("2 versions read in")
     segment = store.open(store.names()[0]).tables[0].segments[0].path(store.path)
     segment.write_bytes(bytes(segment.stat().st_size))
-    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["version", "verify", str(store.path)])
+    result = CliRunner(env={"COLUMNS": "100"}).invoke(app, ["version", "verify", str(store.path)])
     assert result.exit_code == 1
-    damaged, sound = result.output.splitlines()
-    assert damaged.startswith(f"{store.names()[0]}: damaged")
-    assert segment.name in damaged
-    assert sound.startswith(f"{store.names()[1]}: sound")
+    first, second, damage, _ = result.output.splitlines()
+    assert first == f"{store.names()[0]}: damaged"
+    assert second.startswith(f"{store.names()[1]}: sound")
+    assert damage.startswith(f"damaged: {segment}: its content was altered")
+    assert damage.endswith(f"(needed by {store.names()[0]})")
     assert "sound" in run("verify", store.path, "latest")
 
 
-@pytest.mark.parametrize("verb", ["list", "show", "verify"])
-def test_refuses_what_is_no_store(verb: str, tmp_path: Path) -> None:
+def test_gc_says_what_would_go_and_removes_it(store: VersionStore) -> None:
+    first, second = store.names()
+    planned = run("gc", store.path, "--keep", 1, "--dry-run").splitlines()
+    assert store.names() == [first, second]
+    assert planned[0].split() == ["would", "go", "what", "it", "is", "size"]
+    assert [line.split()[0] for line in planned[1:-1]] == [f"versions/{first}", planned[2].split()[0]]
+    assert planned[-1].startswith("would go: 1 version and 1 file, ")
+    assert planned[-1].endswith("; 1 of the store's versions stay")
+    done = run("gc", store.path, "--keep", 1).splitlines()
+    assert done[1:-1] == planned[1:-1]
+    assert done[-1] == planned[-1].replace("would go", "removed")
+    assert store.names() == [second]
+    assert (
+        run("gc", store.path, "--keep", 1) == "removed: 0 versions and 0 files, 0 B; 1 of the store's versions stay\n"
+    )
+
+
+def test_gc_needs_a_number_of_versions_to_keep(store: VersionStore) -> None:
+    for arguments in ([], ["--keep", "0"]):
+        result = CliRunner().invoke(app, ["version", "gc", str(store.path), *arguments])
+        assert result.exit_code == 2
+        assert "--keep" in result.output
+    assert len(store.names()) == 2
+
+
+@pytest.mark.parametrize("arguments", [["list"], ["show"], ["verify"], ["gc", "--keep", 1]])
+def test_refuses_what_is_no_store(arguments: list[object], tmp_path: Path) -> None:
     with pytest.raises(VersionNotFoundError, match="there is no such version store"):
-        run(verb, tmp_path / "nowhere")
+        run(*arguments, tmp_path / "nowhere")
