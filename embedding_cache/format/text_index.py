@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from rankhouse.embedding_cache.format.errors import TransformError
 
-UNKNOWN = -1
+ABSENT = -1
 
 _ARRAYS = {"data": "uint8", "offsets": "int64", "slots": "uint64", "table_starts": "int64"}
 
@@ -30,8 +30,48 @@ _CHUNK = 1 << 16  # Texts hashed at once while building: bounds the memory for t
 
 
 @dataclass(frozen=True)
+class Texts:
+    """Texts to look up, hashed once for all indexes.
+
+    Attributes:
+        data: uint8, the texts one after the other.
+        begins: int64 [n], where each begins in `data`.
+        lengths: int64 [n], the bytes of each; none is empty.
+        table_of: int64 [n], the table of each.
+        hashes: uint64 [n].
+    """
+
+    data: npt.NDArray[Any]
+    begins: npt.NDArray[Any]
+    lengths: npt.NDArray[Any]
+    table_of: npt.NDArray[Any]
+    hashes: npt.NDArray[Any]
+
+    @classmethod
+    def of(cls, texts: Sequence[bytes], table_of: npt.NDArray[Any]) -> "Texts":
+        """Joins and hashes n texts, each of the table with this number.
+
+        Raises:
+            TransformError: A text is empty, which would be a missing value.
+        """
+        lengths = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
+        return cls.joined(np.frombuffer(b"".join(texts), dtype=np.uint8), lengths, table_of)
+
+    @classmethod
+    def joined(cls, data: npt.NDArray[Any], lengths: npt.NDArray[Any], table_of: npt.NDArray[Any]) -> "Texts":
+        """Hashes n texts that lie one after the other in `data`.
+
+        Raises:
+            TransformError: A text is empty, which would be a missing value.
+        """
+        if not lengths.all():
+            raise TransformError("an empty text stands for a missing value: give it the length 0 and no value")
+        return cls(data, np.cumsum(lengths) - lengths, lengths, table_of, _hashes(data, lengths, table_of))
+
+
+@dataclass(frozen=True)
 class TextIndex:
-    """Finds the position of a text in its table's list. Immutable; any thread may use it.
+    """Finds the number of a text among those of all tables. Immutable; any thread may use it.
 
     Attributes:
         data: uint8, the texts of all tables one after the other.
@@ -55,20 +95,43 @@ class TextIndex:
         Raises:
             TransformError: A table holds a text twice.
         """
-        sizes = np.array([len(offsets) - 1 for _, offsets in tables.values()], dtype=np.int64)
-        lengths = np.concatenate([np.diff(offsets) for _, offsets in tables.values()] or [np.empty(0, np.int64)])
-        data = np.concatenate([data for data, _ in tables.values()] or [np.empty(0, np.uint8)])
+        index = cls._of_parts([list(tables.values())])
+        index._refuse_duplicates(tuple(tables))
+        return index
+
+    @classmethod
+    def joined(cls, indexes: Sequence["TextIndex"]) -> "TextIndex":
+        """Joins indexes of the same tables; of a text that several have, the first one's is found.
+
+        The texts of a table stand side by side, those of the first index first.
+        """
+        return cls._of_parts(
+            [[index._table(number) for number in range(len(index.table_starts) - 1)] for index in indexes]
+        )
+
+    @classmethod
+    def _of_parts(cls, parts: Sequence[Sequence[tuple[npt.NDArray[Any], npt.NDArray[Any]]]]) -> "TextIndex":
+        """Makes an index of the texts of parts; each gives bytes and offsets of every table."""
+        in_order = [part for table in zip(*parts, strict=True) for part in table]
+        sizes = np.array([len(offsets) - 1 for _, offsets in in_order], dtype=np.int64)
+        lengths = np.concatenate([np.empty(0, np.int64), *(np.diff(offsets) for _, offsets in in_order)])
+        data = np.concatenate([np.empty(0, np.uint8), *(data for data, _ in in_order)])
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        table_of = np.repeat(np.arange(len(tables)), sizes)
+        sizes_of_tables = sizes.reshape(-1, len(parts)).sum(axis=1)
+        starts = np.concatenate([[0], np.cumsum(sizes_of_tables)]).astype(np.int64)
+        table_of = np.repeat(np.arange(len(sizes_of_tables)), sizes_of_tables)
         hashes = np.empty(len(lengths), dtype=np.uint64)
         for begin in range(0, len(lengths), _CHUNK):
             part = slice(begin, min(begin + _CHUNK, len(lengths)))
             texts = data[offsets[part.start] : offsets[part.stop]]
             hashes[part] = _hashes(texts, lengths[part], table_of[part])
-        starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        index = cls(data, offsets, _filled_slots(hashes), starts)
-        index._refuse_duplicates(tuple(tables), lengths, table_of)
-        return index
+        part_of = np.repeat(np.arange(len(in_order)) % len(parts), sizes)
+        return cls(data, offsets, _filled_slots(hashes, part_of, len(parts)), starts)
+
+    def _table(self, number: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """The bytes and offsets of a table's texts."""
+        offsets = self.offsets[self.table_starts[number] : self.table_starts[number + 1] + 1]
+        return self.data[offsets[0] : offsets[-1]], offsets - offsets[0]
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, npt.NDArray[Any]]) -> "TextIndex":
@@ -103,32 +166,21 @@ class TextIndex:
         """The index as named arrays."""
         return {f"text.{name}": getattr(self, name) for name in _ARRAYS}
 
-    def positions(self, texts: Sequence[bytes], table_of: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def numbers(self, texts: Texts, *, few: bool = False) -> npt.NDArray[Any]:
         """Looks texts up.
 
         Args:
-            texts: n texts, none of them empty.
-            table_of: int [n], the table of each.
+            texts: The texts.
+            few: Whether only few are expected to be found. It changes the time that this takes, and nothing else.
 
         Returns:
-            int64 [n]: the position in its table's list, or UNKNOWN.
-
-        Raises:
-            TransformError: A text is empty, which would be a missing value.
+            int64 [n]: the number of each among the texts of all tables, or ABSENT.
         """
-        if not len(texts):
-            return np.empty(0, dtype=np.int64)
-        lengths = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
-        if not lengths.all():
-            raise TransformError("an empty text stands for a missing value: give it the length 0 and no value")
-        return self._find(np.frombuffer(b"".join(texts), dtype=np.uint8), lengths, table_of)
-
-    def _find(self, data: npt.NDArray[Any], lengths: npt.NDArray[Any], table_of: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        hashes = _hashes(data, lengths, table_of)
-        begins = np.cumsum(lengths) - lengths
-        mask = np.uint64(len(self.slots) - 1)
-        found = np.full(len(lengths), UNKNOWN, dtype=np.int64)
-        open_, places = np.arange(len(lengths)), hashes
+        found = np.full(len(texts.lengths), ABSENT, dtype=np.int64)
+        hashes, mask = texts.hashes, np.uint64(len(self.slots) - 1)
+        # A search whose first slot is empty is at its end.
+        open_ = np.flatnonzero(self.slots[hashes & mask]) if few else np.arange(len(hashes))
+        places = hashes[open_]
         while len(open_):
             # A window of slots each; what matters is the first that is empty or of the same hash, if any is.
             slots = self.slots[(places[:, None] + _WINDOW) & mask]
@@ -139,24 +191,22 @@ class TextIndex:
             settled = slots == 0
             alike = np.flatnonzero(stopped & ~settled)
             who, numbers = open_[alike], (slots[alike] & _ENTRY).astype(np.int64) - 1
-            same = self._equal(numbers, data, begins[who], lengths[who], table_of[who])
-            found[who[same]] = numbers[same] - self.table_starts[table_of[who[same]]]
+            same = self._equal(numbers, texts, who)
+            found[who[same]] = numbers[same]
             settled[alike[same]] = True
             # The rest goes on, behind a text that only had the same hash or behind the window.
             ahead = np.where(stopped, first + 1, len(_WINDOW)).astype(np.uint64)
             open_, places = open_[~settled], (places + ahead)[~settled]
         return found
 
-    def _equal(
-        self,
-        numbers: npt.NDArray[Any],
-        data: npt.NDArray[Any],
-        begins: npt.NDArray[Any],
-        lengths: npt.NDArray[Any],
-        table_of: npt.NDArray[Any],
-    ) -> npt.NDArray[Any]:
-        """Compares the index's texts of these numbers with texts of `data`, byte by byte."""
-        own_begins = self.offsets[numbers]
+    def gathered(self, numbers: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """The bytes of the texts of these numbers, one after the other, and the length of each, int64 [n]."""
+        lengths = self.offsets[numbers + 1] - self.offsets[numbers]
+        return self.data[_within(self.offsets[numbers], lengths)], lengths
+
+    def _equal(self, numbers: npt.NDArray[Any], texts: Texts, who: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Compares the index's texts of these numbers with those at the places `who` of `texts`, byte by byte."""
+        own_begins, lengths, table_of = self.offsets[numbers], texts.lengths[who], texts.table_of[who]
         equal: npt.NDArray[Any] = (
             (self.offsets[numbers + 1] - own_begins == lengths)
             & (numbers >= self.table_starts[table_of])
@@ -165,26 +215,33 @@ class TextIndex:
         candidates = np.flatnonzero(equal)
         if len(candidates):
             sizes = lengths[candidates]
-            firsts = np.cumsum(sizes) - sizes
-            within = np.arange(sizes.sum()) - np.repeat(firsts, sizes)
-            own = self.data[np.repeat(own_begins[candidates], sizes) + within]
-            other = data[np.repeat(begins[candidates], sizes) + within]
-            equal[candidates] = np.logical_and.reduceat(own == other, firsts)
+            own_begins = own_begins[candidates]
+            own = _within(own_begins, sizes)
+            other = own + np.repeat(texts.begins[who[candidates]] - own_begins, sizes)
+            same = self.data[own] == texts.data[other]
+            equal[candidates] = np.logical_and.reduceat(same, np.cumsum(sizes) - sizes)
         return equal
 
-    def _refuse_duplicates(
-        self, tables: tuple[str, ...], lengths: npt.NDArray[Any], table_of: npt.NDArray[Any]
-    ) -> None:
-        expected = np.arange(len(lengths)) - self.table_starts[table_of]
+    def _refuse_duplicates(self, tables: tuple[str, ...]) -> None:
+        lengths, sizes = np.diff(self.offsets), np.diff(self.table_starts)
+        table_of = np.repeat(np.arange(len(sizes)), sizes)
         for begin in range(0, len(lengths), _CHUNK):
             part = slice(begin, min(begin + _CHUNK, len(lengths)))
-            texts = self.data[self.offsets[part.start] : self.offsets[part.stop]]
-            twice = np.flatnonzero(self._find(texts, lengths[part], table_of[part]) != expected[part])
+            data = self.data[self.offsets[part.start] : self.offsets[part.stop]]
+            found = self.numbers(Texts.joined(data, lengths[part], table_of[part]))
+            twice = np.flatnonzero(found != np.arange(part.start, part.stop))
             if len(twice):
                 number = begin + int(twice[0])
                 text = self.data[self.offsets[number] : self.offsets[number + 1]].tobytes()
                 table = tables[table_of[number]]
                 raise TransformError(f"the vocabulary of table {table!r} holds {text!r} twice")
+
+
+def _within(begins: npt.NDArray[Any], sizes: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The places of all bytes of ranges, range by range."""
+    firsts = np.cumsum(sizes) - sizes
+    places: npt.NDArray[Any] = np.arange(sizes.sum()) + np.repeat(begins - firsts, sizes)
+    return places
 
 
 def _hashes(data: npt.NDArray[Any], lengths: npt.NDArray[Any], table_of: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -205,18 +262,21 @@ def _powers(count: int) -> npt.NDArray[Any]:
     return np.multiply.accumulate(np.full(count, _BASE, dtype=np.uint64))
 
 
-def _filled_slots(hashes: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Places every hash in the first free slot at or after its own, all that still look for one at a time."""
+def _filled_slots(hashes: npt.NDArray[Any], part_of: npt.NDArray[Any], num_parts: int) -> npt.NDArray[Any]:
+    """Places every hash in the first free slot at or after its own, part by part, all of a part one at a time."""
     if len(hashes) >= 2**32 - 1:
         raise TransformError(f"{len(hashes)} texts are more than one index holds (2**32 - 2); lower max_size")
     slots = np.zeros(1 << max(int(2 * len(hashes) - 1).bit_length(), 1), dtype=np.uint64)
     mask = np.uint64(len(slots) - 1)
-    entries = hashes >> _HIGH << _HIGH | np.arange(1, len(hashes) + 1, dtype=np.uint64)
-    places = hashes & mask
-    while len(entries):
-        free = slots[places] == 0
-        slots[places[free]] = entries[free]
-        # Of several that found the same slot one got it; the others, and those that found it taken, go on.
-        lost = slots[places] != entries
-        entries, places = entries[lost], (places[lost] + np.uint64(1)) & mask
+    all_entries = hashes >> _HIGH << _HIGH | np.arange(1, len(hashes) + 1, dtype=np.uint64)
+    ends = np.cumsum(np.bincount(part_of, minlength=num_parts))
+    for part in np.split(np.argsort(part_of, kind="stable"), ends[:-1]):
+        # Equal texts have the same way through the slots, so that a search meets the one of the earlier part first.
+        entries, places = all_entries[part], hashes[part] & mask
+        while len(entries):
+            free = slots[places] == 0
+            slots[places[free]] = entries[free]
+            # Of several that found the same slot one got it; the others, and those that found it taken, go on.
+            lost = slots[places] != entries
+            entries, places = entries[lost], (places[lost] + np.uint64(1)) & mask
     return slots

@@ -1,11 +1,14 @@
 """The compiled transform: a fitted preprocessing workflow as plain data, and the code that applies it.
 
-`transform.json` holds the features and their steps, `transform.safetensors` the vocabularies. Applied to raw rows it
-gives what NVTabular's workflow gives, to the bit: each step is done in the dtype and order in which NVTabular does it.
+`transform.json` holds the features and their steps, `transform.safetensors` the vocabularies; what they have learnt
+since lies in layers, a file each. Applied to raw rows it gives what NVTabular's workflow gives, to the bit: each step
+is done in the dtype and order in which NVTabular does it.
 """
 
 import dataclasses
 import json
+import os
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +17,12 @@ from typing import Any, get_args
 import numpy as np
 import numpy.typing as npt
 
-from rankhouse.embedding_cache.format.errors import TransformError
+from rankhouse.embedding_cache.format.errors import ManifestError, TransformError
 from rankhouse.embedding_cache.format.feature import DenseSteps, Feature, Kind, RawType
 from rankhouse.embedding_cache.format.files import FORMAT_VERSION, check_format, check_keys, read_json, write_durably
 from rankhouse.embedding_cache.format.raw import RawBatch
 from rankhouse.embedding_cache.format.tensors import read_tensors, write_tensors
+from rankhouse.embedding_cache.format.text_index import Texts
 from rankhouse.embedding_cache.format.vocabulary import MISSING_ID, Vocabularies
 
 JSON_NAME = "transform.json"
@@ -114,45 +118,103 @@ class CompiledTransform:
         ids = np.empty(len(raw.int_values), dtype=np.int64)
         for column, feature in enumerate(self._ints):
             chosen = column_of == column
-            ids[chosen] = self.vocabularies.ints[str(feature.table)].find(raw.int_values[chosen])
+            ids[chosen] = self.vocabularies.find_ints(str(feature.table), raw.int_values[chosen])
         return ids
 
     def _text_ids(self, raw: RawBatch) -> npt.NDArray[np.int64]:
         # All texts of all features in one pass, because the passes cost more than the texts.
         table_of = self._text_tables[_columns_of_values(raw.text_lengths)]
-        return self.vocabularies.find_texts(raw.text_values.tolist(), table_of)
+        return self.vocabularies.find_texts(Texts.of(raw.text_values.tolist(), table_of))
 
-    def save(self, directory: Path | str) -> None:
-        """Writes `transform.json` and `transform.safetensors` into a directory that exists."""
+    def save(self, directory: Path | str, *, shared: Sequence[Path] = ()) -> None:
+        """Writes `transform.json` and a tensor file for each layer into a directory that exists.
+
+        Args:
+            directory: The directory.
+            shared: Files of the first layers, which are linked, or copied where that cannot be, and not written anew.
+        """
         directory = Path(directory)
+        names = [layer_name(number) for number in range(len(self.vocabularies.layers))]
         document = {
             "format": "rankhouse.transform",
             "format_version": FORMAT_VERSION,
             "features": [dataclasses.asdict(feature) for feature in self.features],
             "vocabularies": self.vocabularies.document(),
         }
-        write_tensors(directory / TENSORS_NAME, self.vocabularies.tensors())
+        if len(names) > 1:
+            document["layers"] = names
+        for source, name in zip(shared, names, strict=False):
+            _link(source, directory / name)
+        for name, layer in list(zip(names, self.vocabularies.layers, strict=True))[len(shared) :]:
+            write_tensors(directory / name, layer.tensors())
         write_durably(directory / JSON_NAME, json.dumps(document, indent=1, allow_nan=False).encode() + b"\n")
 
     @classmethod
-    def load(cls, directory: Path | str) -> "CompiledTransform":
+    def load(cls, directory: Path | str, layers: Sequence[Path] | None = None) -> "CompiledTransform":
         """Opens what `save` wrote; the vocabularies are mapped into memory, not read.
 
+        Args:
+            directory: The folder of `transform.json`.
+            layers: The tensor file of each layer, the oldest first, where they lie elsewhere, as a version's do.
+
         Raises:
-            TransformError: `transform.json` is missing or contradicts itself.
+            TransformError: `transform.json` is missing or contradicts itself or the layers.
             ManifestError: `transform.json` is malformed, of another kind, or made by a newer release.
-            CorruptFileError: `transform.safetensors` is missing or malformed.
+            CorruptFileError: A layer's file is missing or malformed.
         """
         path = Path(directory) / JSON_NAME
         try:
-            document = read_json(path, path.read_bytes())
-            check_format(path, document, "transform")
-            check_keys(path, document, ("format", "format_version", "features", "vocabularies"))
-            tensors = read_tensors(Path(directory) / TENSORS_NAME)
+            document = _read_document(path)
+            paths = _layer_files(path, document)
+            if layers is not None and "layers" in document and len(layers) != len(paths):
+                raise TransformError(f"{path}: has {len(paths)} layers of vocabularies, was given {len(layers)}")
+            tensors = [read_tensors(layer) for layer in (paths if layers is None else layers)]
             features = [_feature_from(entry) for entry in document["features"]]
             return cls(features, Vocabularies.from_parts(document["vocabularies"], tensors))
         except (OSError, KeyError, TypeError) as exc:
             raise TransformError(f"{path}: is no compiled transform ({type(exc).__name__}: {exc})") from exc
+
+
+def layer_name(number: int) -> str:
+    """The file's name of a layer in a folder, from 0: `transform.safetensors`, `transform.1.safetensors` and so on."""
+    return TENSORS_NAME if number == 0 else f"transform.{number}.safetensors"
+
+
+def layer_files(directory: Path | str) -> tuple[Path, ...]:
+    """The tensor files of the layers of a compiled transform in a folder, the oldest first; they need not be there.
+
+    Raises:
+        TransformError: `transform.json` is missing.
+        ManifestError: `transform.json` is malformed, of another kind, or made by a newer release.
+    """
+    path = Path(directory) / JSON_NAME
+    try:
+        return _layer_files(path, _read_document(path))
+    except OSError as exc:
+        raise TransformError(f"{path}: is no compiled transform ({type(exc).__name__}: {exc})") from exc
+
+
+def _read_document(path: Path) -> dict[str, Any]:
+    document = read_json(path, path.read_bytes())
+    check_format(path, document, "transform")
+    check_keys(path, document, ("format", "format_version", "features", "vocabularies", "layers"))
+    return document
+
+
+def _layer_files(path: Path, document: Mapping[str, Any]) -> tuple[Path, ...]:
+    names = document.get("layers", [TENSORS_NAME])
+    expected = [layer_name(number) for number in range(len(names))] if isinstance(names, list) else None
+    if not names or names != expected:
+        raise ManifestError(f"{path}: expected the layers {expected or [TENSORS_NAME]}, found {names!r}")
+    return tuple(path.parent / name for name in names)
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        # Another file system, or one that knows no links.
+        shutil.copyfile(source, target)
 
 
 def _feature_from(entry: Mapping[str, Any]) -> Feature:
@@ -173,7 +235,7 @@ def _check(features: Sequence[Feature], vocabularies: Vocabularies) -> None:
         if feature.kind == "continuous":
             if feature.steps is None:
                 raise TransformError(f"continuous feature {feature.name!r} has no steps")
-        elif feature.table not in (vocabularies.ints if feature.dtype == "int64" else vocabularies.text_tables):
+        elif feature.table not in (vocabularies.int_tables if feature.dtype == "int64" else vocabularies.text_tables):
             raise TransformError(
                 f"categorical feature {feature.name!r} has table {feature.table!r}, which has no vocabulary of "
                 f"{feature.dtype}"

@@ -113,7 +113,7 @@ def test_the_script_of_the_format_refuses_altered_bytes(tmp_path: Path, file: st
 def test_the_text_index_hashes_as_the_format_says() -> None:
     version = VersionStore(GOLDEN).open()
     transform = CompiledTransform.load(version.path)
-    index = transform.vocabularies.texts
+    index = transform.vocabularies.layers[0].texts
     for number in range(len(index.offsets) - 1):
         text = index.data[index.offsets[number] : index.offsets[number + 1]].tobytes()
         table = int(np.searchsorted(index.table_starts, number, side="right")) - 1

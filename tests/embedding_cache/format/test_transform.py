@@ -15,7 +15,7 @@ from rankhouse.embedding_cache.format.errors import CorruptFileError, ManifestEr
 from rankhouse.embedding_cache.format.feature import DenseSteps, Feature
 from rankhouse.embedding_cache.format.raw import RawBatch
 from rankhouse.embedding_cache.format.tensors import write_tensors
-from rankhouse.embedding_cache.format.text_index import UNKNOWN, TextIndex
+from rankhouse.embedding_cache.format.text_index import ABSENT, TextIndex, Texts
 from rankhouse.embedding_cache.format.transform import JSON_NAME, TENSORS_NAME, CompiledTransform
 from rankhouse.embedding_cache.format.vocabulary import (
     FIRST_KNOWN_ID,
@@ -137,8 +137,8 @@ def test_the_text_index_is_a_dictionary(known: list[str], asked: list[str]) -> N
     values, other = TextValues.of(known), TextValues.of(["other"])
     index = TextIndex.build({"other": (other.data, other.offsets), "known": (values.data, values.offsets)})
     texts = [text.encode() for text in known + asked]
-    expected = [known.index(text) if text in known else UNKNOWN for text in known + asked]
-    assert index.positions(texts, np.ones(len(texts), np.int64)).tolist() == expected
+    expected = [1 + known.index(text) if text in known else ABSENT for text in known + asked]
+    assert index.numbers(Texts.of(texts, np.ones(len(texts), np.int64))).tolist() == expected
 
 
 def test_a_crowded_text_index_finds_all() -> None:
@@ -146,8 +146,8 @@ def test_a_crowded_text_index_finds_all() -> None:
     values = TextValues.of(texts)
     index = TextIndex.build({"t": (values.data, values.offsets)})
     asked = [text.encode() for text in texts] + [b"no", b"70000"]
-    expected = [*range(70_000), UNKNOWN, UNKNOWN]
-    assert index.positions(asked, np.zeros(len(asked), np.int64)).tolist() == expected
+    expected = [*range(70_000), ABSENT, ABSENT]
+    assert index.numbers(Texts.of(asked, np.zeros(len(asked), np.int64))).tolist() == expected
 
 
 @settings(max_examples=60, deadline=None)
@@ -156,9 +156,9 @@ def test_a_crowded_text_index_finds_all() -> None:
     st.lists(st.integers(-(2**63), 2**63 - 1), max_size=60),
 )
 def test_the_integer_index_is_a_dictionary(known: list[int], asked: list[int]) -> None:
-    index = Vocabularies.build({"i": np.array(known, np.int64)}).ints["i"]
+    vocabularies = Vocabularies.build({"i": np.array(known, np.int64)})
     expected = [known.index(value) + FIRST_KNOWN_ID if value in known else UNKNOWN_ID for value in known + asked]
-    assert index.find(np.array(known + asked, np.int64)).tolist() == expected
+    assert vocabularies.find_ints("i", np.array(known + asked, np.int64)).tolist() == expected
 
 
 @pytest.mark.parametrize("values", [TextValues.of(["a", "b", "a"]), np.array([1, 2, 1])])
@@ -243,7 +243,7 @@ def test_a_file_of_another_kind_or_release_is_refused(transform: CompiledTransfo
         ("text.offsets", np.arange(9), "text.offsets does not run from 0"),
         ("text.table_starts", np.array([0, 8]), "the text index is of 1 tables; expected 2"),
         ("text.table_starts", np.array([0, 5, 8]), "the vocabularies make num_rows"),
-        ("int.i.values", np.arange(3), "the vocabularies make num_rows"),
+        ("int.i.values", np.arange(3), "int.i.values and .ids are not int64 arrays of one length"),
         ("int.i.ids", np.arange(3), "int.i.values and .ids are not int64 arrays of one length"),
     ],
 )
@@ -251,7 +251,7 @@ def test_vocabularies_that_do_not_fit_are_refused(
     transform: CompiledTransform, tmp_path: Path, name: str, array: Any, message: str
 ) -> None:
     transform.save(tmp_path)
-    write_tensors(tmp_path / TENSORS_NAME, {**transform.vocabularies.tensors(), name: array})
+    write_tensors(tmp_path / TENSORS_NAME, {**transform.vocabularies.layers[0].tensors(), name: array})
     with pytest.raises(TransformError, match=message):
         CompiledTransform.load(tmp_path)
 
@@ -261,4 +261,4 @@ def test_texts_of_the_same_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) 
     values = TextValues.of([f"{number}" for number in range(40)])
     index = TextIndex.build({"t": (values.data, values.offsets)})
     asked = [f"{number}".encode() for number in range(42)]
-    assert index.positions(asked, np.zeros(42, np.int64)).tolist() == [*range(40), UNKNOWN, UNKNOWN]
+    assert index.numbers(Texts.of(asked, np.zeros(42, np.int64))).tolist() == [*range(40), ABSENT, ABSENT]
