@@ -344,14 +344,6 @@ class Vocabularies:
             is_free[ids[ids != REMOVED]] = False
         return np.flatnonzero(is_free)
 
-    def freed_since(self, num_layers: int) -> dict[str, npt.NDArray[np.int64]]:
-        """For each table the ids that lost a value in the layers after the first `num_layers`: int64 [m], sorted."""
-        later = self.layers[num_layers:]
-        return {
-            name: np.unique(np.concatenate([_NONE, *(layer.freed.get(name, _NONE) for layer in later)]))
-            for name in self.num_rows
-        }
-
     def values(self, table: str, ids: npt.NDArray[np.int64]) -> Values:
         """The values that have these ids of a table, int64 [n], each of which has one: n values in any order."""
         found: list[Values] = []

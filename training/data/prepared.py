@@ -6,9 +6,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from rankhouse.embedding_cache.format import transform
 from rankhouse.embedding_cache.format.errors import ManifestError
 from rankhouse.embedding_cache.format.files import FORMAT_VERSION, check_format, read_json, write_durably
+from rankhouse.embedding_cache.format.tensors import read_tensors
 from rankhouse.training.data.feature_spec import AnyFeature, FeatureSpec
 from rankhouse.training.errors import DatasetError
 
@@ -88,6 +92,25 @@ class PreparedDataset:
     def transform_files(self) -> tuple[Path, ...]:
         """The files of the compiled transform, which a version takes along."""
         return (self.path / transform.JSON_NAME, self.path / transform.TENSORS_NAME)
+
+    @property
+    def layers(self) -> tuple[Path, ...]:
+        """The files of the vocabularies, the oldest first: that of the fit, and one for each day since."""
+        return transform.layer_files(self.path)
+
+    def free_ids(self, table: str) -> npt.NDArray[np.int64]:
+        """The ids of a table that have no value: int64 [n], sorted, from 3 to below its `num_rows`."""
+        return self.transform().vocabularies.free_ids(table)
+
+    def freed_since(self, num_layers: int) -> dict[str, npt.NDArray[np.int64]]:
+        """The ids that lost a value in the layers after the first `num_layers`, by table: int64 [n], sorted."""
+        freed: dict[str, npt.NDArray[np.int64]] = {}
+        for layer in self.layers[num_layers:]:
+            for name, ids in read_tensors(layer).items():
+                if name.startswith("freed."):
+                    table = name.removeprefix("freed.")
+                    freed[table] = np.union1d(freed.get(table, ids), ids)
+        return freed
 
     def split(self, name: str) -> Split:
         """Returns a split.

@@ -56,7 +56,7 @@ class Truth:
             for table, values in base.items()
         }
         self.num_rows = {table: FIRST_KNOWN_ID + len(values) for table, values in base.items()}
-        self.freed: list[dict[str, list[int]]] = [{table: [] for table in base}]
+        self.freed: list[dict[str, list[int]]] = []
 
     def free(self, table: str) -> list[int]:
         return sorted(set(range(FIRST_KNOWN_ID, self.num_rows[table])) - set(self.known[table].values()))
@@ -98,9 +98,8 @@ def check(vocabularies: Vocabularies, truth: Truth) -> None:
         ids = sorted(truth.known[table].values())[::2]
         found = as_list(vocabularies.values(table, np.array(ids, dtype=np.int64)))
         assert sorted(truth.known[table][value] for value in found) == ids
-        for num_layers in range(len(truth.freed)):
-            later = [id_ for freed in truth.freed[num_layers:] for id_ in freed[table]]
-            assert vocabularies.freed_since(num_layers)[table].tolist() == sorted(set(later))
+        freed = [layer.freed[table].tolist() for layer in vocabularies.layers[1:]]
+        assert freed == [day[table] for day in truth.freed]
 
 
 numbers = st.lists(st.integers(0, 39), unique=True, max_size=20)

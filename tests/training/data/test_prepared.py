@@ -1,8 +1,11 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from rankhouse.embedding_cache.format.transform import CompiledTransform
+from rankhouse.embedding_cache.format.vocabulary import REMOVED, TableChange, TextValues, Vocabularies
 from rankhouse.training.data.prepared import DATASET_NAME, PreparedDataset
 from rankhouse.training.data.raw_sample import load_raw_sample
 from rankhouse.training.errors import DatasetError
@@ -16,6 +19,30 @@ def test_what_was_committed_opens_the_same(tmp_path: Path) -> None:
     assert dataset.features == SPEC.features
     assert dataset.split("train").num_rows == 10
     assert [path.name for path in dataset.transform_files] == ["transform.json", "transform.safetensors"]
+
+
+def test_the_ids_that_layers_freed(tmp_path: Path) -> None:
+    dataset = make_dataset(tmp_path / "x", num_rows=10)
+    none = np.empty(0, np.int64)
+    vocabularies = Vocabularies.build({"c": TextValues.of(["a", "b", "c"]), "l": np.array([7])})
+    swap = TableChange(TextValues.of(["d", "b"]), np.array([4, REMOVED]), np.array([4]))
+    loss = TableChange(TextValues.of(["a", "c"]), np.array([REMOVED, REMOVED]), np.array([3, 5]))
+    for change in (swap, loss):
+        vocabularies = vocabularies.extended({"c": change, "l": TableChange(none, none, none)})
+    CompiledTransform([], vocabularies).save(dataset.path)
+    assert [path.name for path in dataset.layers] == [
+        "transform.safetensors",
+        "transform.1.safetensors",
+        "transform.2.safetensors",
+    ]
+    assert dataset.free_ids("c").tolist() == [3, 5]
+    assert dataset.free_ids("l").tolist() == []
+    found = {num_layers: dataset.freed_since(num_layers) for num_layers in (1, 2, 3)}
+    assert {number: {table: ids.tolist() for table, ids in each.items()} for number, each in found.items()} == {
+        1: {"c": [3, 4, 5], "l": []},
+        2: {"c": [3, 5], "l": []},
+        3: {},
+    }
 
 
 def test_a_folder_that_is_none(tmp_path: Path) -> None:
