@@ -6,7 +6,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from rankhouse.kernels.errors import ArgumentError
-from rankhouse.kernels.tf_ops.native import ops
+from rankhouse.kernels.tf_ops.native import check_not_compiled, ops
 
 
 class Bags(NamedTuple):
@@ -29,12 +29,14 @@ def from_sparse(ids: tf.SparseTensor) -> Bags:
 
     Raises:
         ArgumentError: It is not a SparseTensor, or not of rank 2.
+        UnsupportedError: XLA was to compile it.
         tf.errors.InvalidArgumentError: The indices are not in order, or a row is outside the dense shape.
     """
     if not isinstance(ids, tf.SparseTensor):
         raise ArgumentError(f"ids are a {type(ids).__name__}: expected a tf.SparseTensor")
     if ids.shape.rank not in (None, 2):
         raise ArgumentError(f"ids have shape {ids.shape}: expected the rank 2, [samples, ids of a sample]")
+    check_not_compiled("from_sparse")
     offsets = ops().rankhouse_offsets_from_samples(indices=ids.indices, batch_size=ids.dense_shape[0])
     return Bags(ids.values, offsets)
 

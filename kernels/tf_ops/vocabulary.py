@@ -74,8 +74,7 @@ class Vocabulary(tf.saved_model.experimental.TrackableResource):  # type: ignore
         Raises:
             UnsupportedError: XLA was to compile it.
         """
-        check_not_compiled("a vocabulary")
-        return ops().rankhouse_vocabulary_lookup(vocabulary=self.resource_handle, keys=keys)
+        return ops().rankhouse_vocabulary_lookup(vocabulary=self._checked_handle(), keys=keys)
 
     def observe(self, keys: tf.Tensor, counts: tf.Tensor | None = None, *, step: int | tf.Tensor) -> Evicted:
         """Takes note of the keys of a step of training, and gives ids to those seen often enough.
@@ -95,10 +94,9 @@ class Vocabulary(tf.saved_model.experimental.TrackableResource):  # type: ignore
             UnsupportedError: XLA was to compile it.
             tf.errors.InvalidArgumentError: The step goes back, or a count is negative; nothing changed.
         """
-        check_not_compiled("a vocabulary")
         return Evicted(
             *ops().rankhouse_vocabulary_observe(
-                vocabulary=self.resource_handle,
+                vocabulary=self._checked_handle(),
                 step=tf.cast(step, tf.int64),
                 keys=keys,
                 counts=[] if counts is None else [counts],
@@ -112,22 +110,33 @@ class Vocabulary(tf.saved_model.experimental.TrackableResource):  # type: ignore
 
         Returns:
             What went, by increasing key.
+
+        Raises:
+            UnsupportedError: XLA was to compile it.
         """
         return Evicted(
             *ops().rankhouse_vocabulary_evict(
-                vocabulary=self.resource_handle,
+                vocabulary=self._checked_handle(),
                 min_step=tf.cast(min_step, tf.int64),
                 min_count=tf.cast(min_count, tf.int64),
             )
         )
 
     def size(self) -> tf.Tensor:
-        """Gives the number of keys with an id, int64 []."""
-        return ops().rankhouse_vocabulary_size(vocabulary=self.resource_handle).size
+        """Gives the number of keys with an id, int64 [].
+
+        Raises:
+            UnsupportedError: XLA was to compile it.
+        """
+        return ops().rankhouse_vocabulary_size(vocabulary=self._checked_handle()).size
 
     def export(self) -> Entries:
-        """Gives all entries, candidates too."""
-        return Entries(*ops().rankhouse_vocabulary_export(vocabulary=self.resource_handle))
+        """Gives all entries, candidates too.
+
+        Raises:
+            UnsupportedError: XLA was to compile it.
+        """
+        return Entries(*ops().rankhouse_vocabulary_export(vocabulary=self._checked_handle()))
 
     def restore(self, entries: Entries) -> tf.Operation | None:
         """Replaces all entries by those that `export` gave.
@@ -136,10 +145,16 @@ class Vocabulary(tf.saved_model.experimental.TrackableResource):  # type: ignore
             The operation, in graphs; None where it ran at once.
 
         Raises:
+            UnsupportedError: XLA was to compile it.
             tf.errors.InvalidArgumentError: Keys do not increase, an id is there twice or out of range, or there are
                 more candidates than this vocabulary may have; nothing changed.
         """
-        return ops().rankhouse_vocabulary_import(vocabulary=self.resource_handle, **entries._asdict())
+        return ops().rankhouse_vocabulary_import(vocabulary=self._checked_handle(), **entries._asdict())
+
+    def _checked_handle(self) -> tf.Tensor:
+        """Returns the resource for an op that is about to be made."""
+        check_not_compiled("a vocabulary")
+        return self.resource_handle
 
     # What tf.saved_model and tf.train.Checkpoint call.
 

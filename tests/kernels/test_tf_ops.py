@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from rankhouse.kernels import arrays, tf_ops
 from rankhouse.kernels import rows as rows_module
 from rankhouse.kernels.bags import FixedHotness
-from rankhouse.kernels.errors import ArgumentError
+from rankhouse.kernels.errors import ArgumentError, UnsupportedError
 from rankhouse.kernels.optimizer_settings import Adagrad
 from rankhouse.kernels.tf_ops.native import ops
 from tests.kernels.batches import BAD_IDS, Batch, bad_id_message, batches, make_batch, with_bad_id
@@ -296,6 +296,8 @@ def test_features_in_three_forms_are_joined() -> None:
         tf_ops.from_sparse(ragged)
     with pytest.raises(tf.errors.InvalidArgumentError, match="the sample of id 1 is 0"):
         tf_ops.from_sparse(tf.SparseTensor([[1, 0], [0, 0]], tf.constant([5, 5], tf.int64), [2, 4]))
+    with pytest.raises(UnsupportedError, match="from_sparse has no XLA version"):
+        tf.function(lambda: tf_ops.from_sparse(sparse), jit_compile=True)()
 
 
 def test_combiner_none_puts_rows_side_by_side_and_needs_fixed_hotness() -> None:

@@ -146,7 +146,24 @@ def test_wrong_calls_say_what_is_wrong_and_change_nothing(call: Any, message: st
     assert rows_of(ours.export()) == [(5, 0, 2, 3)]
 
 
-def test_compilation_is_refused() -> None:
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda v: v.lookup(int64s([1])),
+        lambda v: v.observe(int64s([1]), step=1),
+        lambda v: v.evict(min_step=1),
+        lambda v: v.size(),
+        lambda v: v.export(),
+        lambda v: v.restore(Entries(*(int64s([]) for _ in range(4)))),
+    ],
+    ids=["lookup", "observe", "evict", "size", "export", "restore"],
+)
+def test_xla_is_refused(call: Any) -> None:
     ours = small_vocabulary()
     with pytest.raises(UnsupportedError, match="a vocabulary has no XLA version"):
-        tf.function(ours.lookup, jit_compile=True)(int64s([1]))
+        tf.function(lambda: call(ours), jit_compile=True)()
+
+
+def test_unique_refuses_xla() -> None:
+    with pytest.raises(UnsupportedError, match="unique has no XLA version"):
+        tf.function(tf_ops.unique, jit_compile=True)(int64s([1]))
