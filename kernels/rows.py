@@ -105,7 +105,7 @@ def allocate_rows(num_rows: int, dim: int, row_type: str = "float32") -> NDArray
     kernels = library.load()
     row_bytes = kernels.rh_row_bytes(number, dim)
     if num_rows < 0 or row_bytes == 0:
-        raise ArgumentError(f"rows of shape [{num_rows}, {dim}]: expected rows >= 0 and a width of at least 1")
+        raise ArgumentError(f"rows of shape [{num_rows}, {dim}]: expected rows >= 0 and a width of 1 to 2^31 - 1")
     dtype, shape = _DTYPES[row_type], (num_rows, _columns(row_type, dim))
     if num_rows == 0:
         return np.zeros(shape, dtype)

@@ -36,7 +36,7 @@ void ThrowInt8Fault(const float* row, int64_t r, int64_t dim) {
 }  // namespace rankhouse
 
 int64_t rh_row_bytes(int32_t type, int64_t dim) {
-  if (dim < 1) return 0;
+  if (dim < 1 || dim > std::numeric_limits<int32_t>::max()) return 0;
   switch (type) {
     case RH_FLOAT32:
       return 4 * dim;

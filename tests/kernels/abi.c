@@ -1,17 +1,7 @@
 /* The C interface as a C program sees it: compiles as C11, and keeps the conventions on top of kernels.h. */
 #include <pthread.h>
-#include <stdio.h>
-#include <string.h>
 
-#include "rankhouse/kernels.h"
-
-#define EXPECT(condition)                                                                      \
-  do {                                                                                         \
-    if (!(condition)) {                                                                        \
-      fprintf(stderr, "line %d: %s; last error: %s\n", __LINE__, #condition, rh_last_error()); \
-      return 1;                                                                                \
-    }                                                                                          \
-  } while (0)
+#include "expect.h"
 
 static int num_calls = 0;
 

@@ -1,16 +1,7 @@
 /* The functions of a GPU in a build without CUDA: each is there, and says that it cannot. */
-#include <stdio.h>
-#include <string.h>
+#include "expect.h"
 
-#include "rankhouse/kernels.h"
-
-#define EXPECT_UNSUPPORTED(call)                                                             \
-  do {                                                                                       \
-    if ((call) != RH_UNSUPPORTED || strstr(rh_last_error(), "built without CUDA") == NULL) { \
-      fprintf(stderr, "line %d: %s; last error: %s\n", __LINE__, #call, rh_last_error());    \
-      return 1;                                                                              \
-    }                                                                                        \
-  } while (0)
+#define EXPECT_UNSUPPORTED(call) EXPECT_FAILS(call, RH_UNSUPPORTED, "built without CUDA")
 
 int main(void) {
   int64_t bytes = 0;

@@ -156,7 +156,8 @@ def test_no_rows_are_no_work(row_type: str) -> None:
 def test_row_bytes() -> None:
     kernels = library.load()
     assert [kernels.rh_row_bytes(number, 5) for number in library.ROW_TYPES.values()] == [20, 10, 10, 13]
-    assert [kernels.rh_row_bytes(number, dim) for number, dim in [(4, 5), (-1, 5), (0, 0), (3, -9)]] == [0, 0, 0, 0]
+    wrong = [(4, 5), (-1, 5), (0, 0), (3, -9), (0, 2**31), (3, 2**63 - 1)]
+    assert [kernels.rh_row_bytes(number, dim) for number, dim in wrong] == [0] * len(wrong)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ typedef enum rh_row_type {
   RH_INT8_ROWWISE = 3
 } rh_row_type;
 
-// Returns the bytes of a packed row, or 0 for an unknown type or a dim below 1.
+// Returns the bytes of a packed row, or 0 for an unknown type or a dim that is not 1 to 2^31 - 1.
 RH_API int64_t rh_row_bytes(int32_t type, int64_t dim);
 
 // Converts rows [num_rows, dim] of float32 into `type`, at `stride` bytes from one to the next (0: packed).
