@@ -17,7 +17,6 @@ from rich.table import Table
 
 from benchmarks.support.machine import describe_machine, serving
 from rankhouse.embedding_cache.format.raw import RawBatch
-from rankhouse.embedding_cache.format.transform import CompiledTransform
 from rankhouse.embedding_cache.format.version import Version, VersionStore
 from rankhouse.serving.gateway.messages import ScoreRequest
 from rankhouse.serving.gateway_client import GrpcClient, RestClient
@@ -54,7 +53,7 @@ async def measure(version: Version, addresses: dict[str, Any], options: argparse
     rows = [row for golden in version.golden() for row in golden.rows()]
     rows = (rows * (options.candidates // len(rows) + 1))[: options.candidates]
     request = ScoreRequest(candidates=rows)
-    raw = RawBatch.from_rows(CompiledTransform.load(version.path).features, rows)
+    raw = RawBatch.from_rows(version.transform().features, rows)
     ensemble = ensemble_name(version.model, version.name)
     latencies: dict[str, list[float]] = {REST: [], GRPC: [], TRITON: []}
     with RestClient(addresses["rest_url"]) as rest, GrpcClient(addresses["grpc_url"]) as grpc:

@@ -1,12 +1,15 @@
 """The engine that looks embeddings up in a version.
 
-Shapes: B samples, F features, N ids in all, D a table's width, E the sum of the widths of all features.
+Shapes: B samples, F features, N ids in all, U unique ids, D a table's width, E the sum of the widths of all features.
 """
+
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from rankhouse.embedding_cache.errors import BatchError
+from rankhouse.embedding_cache.format.errors import ContentError
 from rankhouse.embedding_cache.format.version import Version
 from rankhouse.kernels import arrays
 
@@ -15,22 +18,21 @@ Ids = npt.NDArray[np.int64]
 
 
 class EmbeddingEngine:
-    """Pools embedding rows of one version, reading them from its mapped segments.
+    """Pools embedding rows of one version, reading them from its mapped segments and deltas.
 
     Rows that are not in memory are loaded from the disk when touched; the system's page cache is the only cache. The
     engine changes nothing after it is made, so any number of threads may call `lookup` at the same time.
     """
 
     def __init__(self, version: Version) -> None:
-        """Maps the version's segments.
+        """Maps the version's rows.
 
         Raises:
-            CorruptFileError: A segment is missing or not what the manifest says.
+            CorruptFileError: A file is missing or not what the manifest says.
         """
         index = {table.name: number for number, table in enumerate(version.tables)}
-        self._tables = version.tables
         self._features = version.features
-        self._segments = [version.segments(table) for table in version.tables]
+        self._tables = [version.table_rows(table.name) for table in version.tables]
         self._feature_tables = [index[feature.table] for feature in version.features]
         self._combiners = [feature.combiner for feature in version.features]
 
@@ -65,14 +67,14 @@ class EmbeddingEngine:
             tables, ids_N, offsets, feature_tables=self._feature_tables, combiners=self._combiners
         )
 
-    def _as_arrays(self, ids_N: Ids, lengths_FB: npt.NDArray[np.int32]) -> tuple[list[Rows], Ids]:
+    def _as_arrays(self, ids_N: Ids, lengths_FB: npt.NDArray[np.int32]) -> tuple[list[npt.NDArray[Any]], Ids]:
         """Gives each table as one array, and ids that point into these.
 
-        A table of one segment is that segment. Of a table cut into several, the rows that the batch needs are gathered
-        once each, in the order of their ids: pooling adds the same rows in the same order, so its result is the same.
+        A table of one segment alone is that segment. Of any other the rows that the batch needs are gathered once each,
+        in the order of their ids: pooling adds the same rows in the same order, so its result is the same.
         """
-        tables = [segments[0] for segments in self._segments]
-        cut = [number for number, segments in enumerate(self._segments) if len(segments) > 1]
+        tables = [table.segments[0] for table in self._tables]
+        cut = [number for number, table in enumerate(self._tables) if len(table.segments) > 1 or table.deltas]
         if not cut:
             return tables, ids_N
         table_of_id = np.repeat(self._feature_tables, lengths_FB.sum(axis=1))
@@ -81,17 +83,9 @@ class EmbeddingEngine:
             chosen = table_of_id == number
             ids_U, positions = np.unique(ids_N[chosen], return_inverse=True)
             if len(ids_U):
-                tables[number] = self._gather(number, ids_U)
+                try:
+                    tables[number] = self._tables[number].gather(ids_U)
+                except ContentError as exc:
+                    raise BatchError(f"the batch has an id outside its table: {exc}") from exc
                 ids_N[chosen] = positions
         return tables, ids_N
-
-    def _gather(self, number: int, ids_U: Ids) -> Rows:
-        """Copies the rows of sorted ids out of the segments of a table."""
-        table = self._tables[number]
-        if ids_U[0] < 0 or ids_U[-1] >= table.num_rows:
-            wrong = ids_U[0] if ids_U[0] < 0 else ids_U[-1]
-            raise BatchError(f"table {table.name!r} has {table.num_rows} rows, the batch has an id of {wrong}")
-        begins = [segment.row_begin for segment in table.segments]
-        parts = np.split(ids_U, np.searchsorted(ids_U, begins[1:]))
-        segments = self._segments[number]
-        return np.concatenate([rows[part - begin] for rows, part, begin in zip(segments, parts, begins, strict=True)])

@@ -7,7 +7,6 @@ import numpy as np
 
 from rankhouse.embedding_cache.format.golden import GoldenRequest
 from rankhouse.embedding_cache.format.raw import RawBatch
-from rankhouse.embedding_cache.format.transform import CompiledTransform
 from rankhouse.embedding_cache.format.version import Version
 from rankhouse.serving.errors import GoldenMismatchError
 from rankhouse.serving.triton_client import TritonClient
@@ -41,7 +40,7 @@ async def replay_golden(client: TritonClient, ensemble: str, version: Version) -
     requests = version.golden()
     if not requests:
         raise GoldenMismatchError(f"version {version.name} has no golden requests to prove itself; export it again")
-    features = CompiledTransform.load(version.path).features
+    features = version.transform().features
     largest = 0.0
     for number, request in enumerate(requests):
         raw = RawBatch.from_rows(features, request.rows())

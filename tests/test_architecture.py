@@ -13,6 +13,8 @@ PACKAGES = ("cli", "embedding_cache", "kernels", "serving", "training")
 ALLOWED = {
     "rankhouse.kernels": {"rankhouse.kernels"},
     "rankhouse.embedding_cache.format": {"rankhouse.embedding_cache.format"},
+    # Rows in files are rows of the kernels, which convert them; the rest of the package is NumPy alone.
+    "rankhouse.embedding_cache.format.row_types": {"rankhouse.embedding_cache.format", "rankhouse.kernels"},
     "rankhouse.embedding_cache": {"rankhouse.embedding_cache", "rankhouse.kernels"},
     "rankhouse.training": {"rankhouse.training", "rankhouse.kernels", "rankhouse.embedding_cache.format"},
     # The exporter looks its own version up before it commits it, as serving will.

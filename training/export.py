@@ -11,6 +11,7 @@ trainer's parts (NVTabular, lookup op, TensorFlow) give to the golden requests.
 
 import functools
 import tempfile
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -119,7 +120,7 @@ def check_golden(version: Version) -> None:
             message names the row.
         FormatError: A part is damaged.
     """
-    transform = CompiledTransform.load(version.path)
+    transform = version.transform()
     _check_fit(version, transform)
     engine = EmbeddingEngine(version)
     dense = OnnxScorer(version.dense_path)
@@ -210,16 +211,18 @@ def _blocks(checkpoint: Checkpoint, table: str) -> Iterator[npt.NDArray[np.float
 
 
 class _Progress:
-    """Counts the bytes of blocks that pass by."""
+    """Counts the bytes of blocks that pass by, in several threads."""
 
     def __init__(self, total: int, on_bytes: Callable[[int, int], None]) -> None:
         self._written, self._total, self._on_bytes = 0, total, on_bytes
+        self._lock = threading.Lock()
 
     def watch(self, blocks: Iterable[npt.NDArray[np.float32]]) -> Iterator[npt.NDArray[np.float32]]:
         for block in blocks:
             yield block
-            self._written += block.nbytes
-            self._on_bytes(self._written, self._total)
+            with self._lock:
+                self._written += block.nbytes
+                self._on_bytes(self._written, self._total)
 
 
 def _metrics(trained: TrainedModel) -> dict[str, Any]:

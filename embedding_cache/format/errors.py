@@ -5,6 +5,7 @@ FormatError
 ├── ManifestError          a manifest is missing, unreadable, of another kind, or made by a newer release
 ├── ContentError           what was given to be written contradicts itself
 ├── VersionNotFoundError   no such version store, or no such version in it
+├── NotServableError       a version has no dense part
 ├── TransformError         a compiled transform is malformed, or was given a batch of another shape
 └── RawValueError          a row has an unknown feature or a value of the wrong type
 """
@@ -28,6 +29,10 @@ class ContentError(FormatError):
 
 class VersionNotFoundError(FormatError):
     """No such version store, or no such version in it."""
+
+
+class NotServableError(FormatError):
+    """A version has no dense part."""
 
 
 class TransformError(FormatError):

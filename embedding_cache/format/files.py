@@ -77,6 +77,24 @@ def file_record(path: Path | str, *, on_bytes: Callable[[int], None] | None = No
     return FileRecord(bytes=size, sha256=digest.hexdigest())
 
 
+def copy_file(source: Path | str, target: Path | str) -> FileRecord:
+    """Copies a file and measures it on the way, in constant memory; it is not flushed to the disk.
+
+    Raises:
+        CorruptFileError: The source cannot be read.
+    """
+    digest, size = hashlib.sha256(), 0
+    try:
+        with open(source, "rb") as reader, open(target, "wb") as writer:
+            while block := reader.read(_READ_BYTES):
+                writer.write(block)
+                digest.update(block)
+                size += len(block)
+    except OSError as exc:
+        raise CorruptFileError(f"{source}: cannot be copied to {target} ({exc.strerror})") from exc
+    return FileRecord(bytes=size, sha256=digest.hexdigest())
+
+
 def commit_manifest(
     directory: Path | str, *, kind: str, document: Mapping[str, Any], files: Mapping[str, FileRecord]
 ) -> Manifest:

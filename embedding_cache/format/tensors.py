@@ -1,8 +1,8 @@
 """Tensor files: safetensors, written durably and read by memory mapping.
 
 The only importer of safetensors. Two writers: `write_tensors` for a few arrays that are in memory, and
-`write_tensor_blocks` for one tensor of any size that arrives block by block. Both give files that every safetensors
-reader opens.
+`write_tensor_blocks` for one tensor of any size that arrives block by block, with small ones behind it. Both give files
+that every safetensors reader opens.
 
 FORMAT.md gives the files byte by byte.
 """
@@ -10,7 +10,10 @@ FORMAT.md gives the files byte by byte.
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import chain
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -42,6 +45,22 @@ _DTYPES = {
     "F64": np.dtype("<f8"),
 }
 _CODES = {dtype: code for code, dtype in _DTYPES.items()}
+_DTYPES["BF16"] = np.dtype("<u2")  # NumPy has no bfloat16: its bits.
+
+
+@dataclass(frozen=True)
+class TensorFile:
+    """A tensor file, opened.
+
+    Attributes:
+        tensors: The arrays by name: read-only, loaded from the disk page by page when touched.
+        codes: The format's name for the dtype of each, such as "F32"; "BF16" is read as uint16.
+        metadata: The texts kept beside them.
+    """
+
+    tensors: Mapping[str, npt.NDArray[Any]]
+    codes: Mapping[str, str]
+    metadata: Mapping[str, str]
 
 
 def write_tensors(
@@ -76,9 +95,13 @@ def write_tensor_blocks(
     *,
     shape: tuple[int, ...],
     dtype: Any = np.float32,
+    code: str | None = None,
     metadata: Mapping[str, str] | None = None,
+    behind: Mapping[str, npt.NDArray[Any]] | None = None,
 ) -> FileRecord:
     """Writes one tensor that arrives in blocks of rows, in the memory of one block; the file appears when complete.
+
+    It is hashed while it is written, in a second thread.
 
     Args:
         path: The file; an older one is replaced.
@@ -86,7 +109,9 @@ def write_tensor_blocks(
         blocks: Arrays [n, *shape[1:]] of `dtype`, whose rows add up to shape[0].
         shape: The shape of the tensor.
         dtype: Its dtype.
+        code: What the file calls the dtype, where NumPy does not have it: "BF16" for blocks of uint16.
         metadata: Texts to keep beside it.
+        behind: Arrays to write after it, in this order.
 
     Returns:
         The file's size and checksum, taken while writing.
@@ -94,27 +119,22 @@ def write_tensor_blocks(
     Raises:
         ContentError: A block has another dtype or width, or the rows do not add up.
     """
-    path, dtype = Path(path), np.dtype(dtype)
-    header = _header(name, _code(path, name, dtype), shape, prod(shape) * dtype.itemsize, metadata)
-    digest, size, num_rows = hashlib.sha256(header), len(header), 0
+    path, dtype, behind = Path(path), np.dtype(dtype), behind or {}
+    entries = {name: (code or _code(path, name, dtype), shape, dtype.itemsize)}
+    entries |= {key: (_code(path, key, array.dtype), array.shape, array.itemsize) for key, array in behind.items()}
+    header = _header(entries, metadata)
+    digest, size = hashlib.sha256(header), len(header)
     temporary = _temporary(path)
     try:
-        with open(temporary, "wb") as file:
+        with open(temporary, "wb") as file, ThreadPoolExecutor(1) as hasher:
             file.write(header)
-            for block in blocks:
-                if block.dtype != dtype or block.shape[1:] != shape[1:]:
-                    raise ContentError(
-                        f"{path}: tensor {name!r} of {dtype} {list(shape)} was given a block of {block.dtype} "
-                        f"{list(block.shape)}; blocks differ in their number of rows only"
-                    )
+            for array in chain(_checked(path, name, blocks, shape, dtype), behind.values()):
                 # A flat view of bytes, because neither files nor digests take arrays without elements otherwise.
-                content = np.ascontiguousarray(block).reshape(-1).view(np.uint8).data
+                content = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+                hashed = hasher.submit(digest.update, content)
                 file.write(content)
-                digest.update(content)
+                hashed.result()
                 size += len(content)
-                num_rows += len(block)
-            if num_rows != shape[0]:
-                raise ContentError(f"{path}: tensor {name!r} has {shape[0]} rows, its blocks brought {num_rows}")
             file.flush()
             os.fsync(file.fileno())
     except BaseException:
@@ -126,39 +146,56 @@ def write_tensor_blocks(
 
 
 def read_tensors(path: Path | str) -> dict[str, npt.NDArray[Any]]:
-    """Maps a file's arrays into memory: read-only, loaded from the disk page by page when touched.
+    """Maps a file's arrays into memory: `open_tensors(path).tensors`."""
+    return dict(open_tensors(path).tensors)
+
+
+def open_tensors(path: Path | str) -> TensorFile:
+    """Maps a file's arrays into memory.
 
     Raises:
         CorruptFileError: The file is missing, or not a well-formed tensor file.
     """
     path = Path(path)
     entries, data_begin = _read_header(path)
-    names = [name for name in entries if name != "__metadata__"]
-    if not any(prod(entries[name]["shape"]) for name in names):
-        # An empty stretch cannot be mapped.
-        return {name: _frozen(np.empty(entries[name]["shape"], _dtype(path, name, entries[name]))) for name in names}
-    data = np.memmap(path, mode="r", dtype=np.uint8, offset=data_begin).view(np.ndarray)
+    metadata = entries.pop("__metadata__", {})
+    if any(prod(entry["shape"]) for entry in entries.values()):
+        data = np.memmap(path, mode="r", dtype=np.uint8, offset=data_begin).view(np.ndarray)
+    else:  # An empty stretch cannot be mapped.
+        data = _frozen(np.empty(0, np.uint8))
     tensors = {}
-    for name in names:
-        begin, end = entries[name]["data_offsets"]
-        tensors[name] = data[begin:end].view(_dtype(path, name, entries[name])).reshape(entries[name]["shape"])
-    return tensors
+    for name, entry in entries.items():
+        begin, end = entry["data_offsets"]
+        tensors[name] = data[begin:end].view(_dtype(path, name, entry)).reshape(entry["shape"])
+    return TensorFile(tensors, {name: entry["dtype"] for name, entry in entries.items()}, metadata)
 
 
-def read_metadata(path: Path | str) -> dict[str, str]:
-    """Reads the texts kept beside a file's arrays.
+def _checked(
+    path: Path, name: str, blocks: Iterable[npt.NDArray[Any]], shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> Iterator[npt.NDArray[Any]]:
+    """Passes blocks on, if they are those of the tensor."""
+    num_rows = 0
+    for block in blocks:
+        if block.dtype != dtype or block.shape[1:] != shape[1:]:
+            raise ContentError(
+                f"{path}: tensor {name!r} of {dtype} {list(shape)} was given a block of {block.dtype} "
+                f"{list(block.shape)}; blocks differ in their number of rows only"
+            )
+        yield block
+        num_rows += len(block)
+    if num_rows != shape[0]:
+        raise ContentError(f"{path}: tensor {name!r} has {shape[0]} rows, its blocks brought {num_rows}")
 
-    Raises:
-        CorruptFileError: The file is missing, or not a well-formed tensor file.
-    """
-    metadata: dict[str, str] = _read_header(Path(path))[0].get("__metadata__", {})
-    return metadata
 
-
-def _header(name: str, code: str, shape: tuple[int, ...], num_bytes: int, metadata: Mapping[str, str] | None) -> bytes:
-    entries: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
-    entries[name] = {"dtype": code, "shape": list(shape), "data_offsets": [0, num_bytes]}
-    text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
+def _header(entries: Mapping[str, tuple[str, tuple[int, ...], int]], metadata: Mapping[str, str] | None) -> bytes:
+    """Makes the header of tensors that lie one after the other; entries are (code, shape, bytes of an element)."""
+    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    begin = 0
+    for name, (code, shape, itemsize) in entries.items():
+        end = begin + prod(shape) * itemsize
+        header[name] = {"dtype": code, "shape": list(shape), "data_offsets": [begin, end]}
+        begin = end
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-(_LENGTH_BYTES + len(text)) % DATA_ALIGNMENT)
     return len(text).to_bytes(_LENGTH_BYTES, "little") + text
 

@@ -1,30 +1,37 @@
-"""The version store: immutable servable versions of models, sharing segments of rows.
+"""The version store: immutable servable versions of models, sharing the files that did not change.
 
-    segments/<sha256>.safetensors     rows of one table, see segment.py
-    versions/<name>/manifest.json     what the version is, with the size and checksum of each file beside it
-    versions/<name>/...               dense.onnx, transform.json, transform.safetensors, golden.json
+    segments/<sha256>.safetensors     rows of one table, changed rows of one table, or a layer of vocabularies
+    versions/<name>/manifest.json     what the version is: those that it needs, and the size and checksum of each file
+    versions/<name>/...               dense.onnx, transform.json, golden.json
 
-A version is written under a temporary name, segments first and its manifest last, and appears by one rename: a crash at
-any point leaves the store as it was, except for files that nothing names. Any number of processes may read while one
-writes; several writers take turns at a lock.
+A version is written under a temporary name, shared files first and its manifest last, and appears by one rename: a
+crash at any point leaves the store as it was, except for files that nothing names. Any number of processes may read
+while one writes; several writers take turns at a lock.
 
 FORMAT.md gives the files byte by byte.
 """
 
 import os
-import re
 import shutil
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from datetime import datetime, timezone
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from rankhouse.embedding_cache.format.errors import ContentError, CorruptFileError, ManifestError, VersionNotFoundError
+from rankhouse.embedding_cache.format.delta import check_deltas
+from rankhouse.embedding_cache.format.errors import (
+    ContentError,
+    FormatError,
+    ManifestError,
+    NotServableError,
+    VersionNotFoundError,
+)
 from rankhouse.embedding_cache.format.files import (
     MANIFEST_NAME,
     FileRecord,
@@ -32,61 +39,99 @@ from rankhouse.embedding_cache.format.files import (
     check_files,
     check_keys,
     commit_manifest,
-    file_record,
+    copy_file,
     flush,
     load_manifest,
 )
-from rankhouse.embedding_cache.format.golden import GOLDEN_FILE, GoldenRequest, read_golden, write_golden
+from rankhouse.embedding_cache.format.golden import GoldenRequest, read_golden
 from rankhouse.embedding_cache.format.locks import committing, writing
 from rankhouse.embedding_cache.format.records import (
     FeatureContent,
     FeatureRecord,
     TableContent,
+    TableDelta,
     TableRecord,
-    check_content,
+    check_tables,
     lay_out_features,
-    parse_features,
-    parse_tables,
 )
-from rankhouse.embedding_cache.format.segment import check_segment, open_segment, write_segments
+from rankhouse.embedding_cache.format.row_types import decode
+from rankhouse.embedding_cache.format.shared_files import check_shared, shared_path
+from rankhouse.embedding_cache.format.table_rows import TableRows
+from rankhouse.embedding_cache.format.transform import CompiledTransform
+from rankhouse.embedding_cache.format.version_record import (
+    DENSE_FILE,
+    EXPORTED,
+    KEYS,
+    Origin,
+    Parent,
+    Source,
+    VersionRecord,
+    check_model_name,
+    is_version_name,
+    sequence_of,
+)
+from rankhouse.embedding_cache.format.writing import put_files, write_deltas, write_tables, write_vocabularies
 
-DENSE_FILE = "dense.onnx"
-TRANSFORM_FILES = ("transform.json", "transform.safetensors")
 VERSIONS = "versions"
 
 # Larger tables are cut into several files, so that copying and verifying a store can go on in parallel.
 SEGMENT_BYTES = 4 << 30
 
 _KIND = "version"
-_FILES = (DENSE_FILE, *TRANSFORM_FILES, GOLDEN_FILE)
-_KEYS = ("model", "sequence", "parent", "created_at", "dense", "tables", "features", "metrics")
-_MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
-_NAME = re.compile(r"(\d{6,})-([0-9a-f]{8})")
+_Check = Callable[["Version"], None]
 
 
 @dataclass(frozen=True)
 class VersionContent:
-    """What makes a version.
+    """What makes a whole version.
 
     Attributes:
         model: The model's name, as in the gateway's paths.
         dense: A file, the dense part as ONNX: float32 `dense` [B, num_dense] and `embeddings` [B, E] to `scores` [B].
-        transform: A folder that holds the compiled transform, `transform.json` and `transform.safetensors`.
+            None where there is none; such a version cannot be served.
+        transform: A folder that holds the compiled transform.
         num_dense: How many continuous features the dense part takes.
         tables: The embedding tables.
         features: The categorical features.
         golden: Raw requests and the trainer's scores.
         metrics: What is known of the model, for people: the step, the held-out AUC, ... (JSON values).
+        source: The training state that it holds, where that is known.
+        origin: How it came about.
     """
 
     model: str
-    dense: Path
+    dense: Path | None
     transform: Path
     num_dense: int
     tables: Sequence[TableContent]
     features: Sequence[FeatureContent]
     golden: Sequence[GoldenRequest] = ()
     metrics: Mapping[str, Any] = field(default_factory=dict)
+    source: Source | None = None
+    origin: Origin = EXPORTED
+
+
+@dataclass(frozen=True)
+class DeltaContent:
+    """What changed since a parent version; model, features and row types are the parent's.
+
+    Attributes:
+        dense: As in `VersionContent`.
+        transform: As in `VersionContent`.
+        num_dense: As in `VersionContent`.
+        tables: What changed in tables; one that is not among them did not change.
+        golden: As in `VersionContent`.
+        metrics: As in `VersionContent`.
+        source: As in `VersionContent`.
+    """
+
+    dense: Path | None
+    transform: Path
+    num_dense: int
+    tables: Sequence[TableDelta]
+    golden: Sequence[GoldenRequest] = ()
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    source: Source | None = None
 
 
 @dataclass(frozen=True)
@@ -97,30 +142,42 @@ class Version:
         store: The store's folder.
         name: `<sequence, 6 digits>-<first 8 hex digits of the SHA-256 of its manifest>`.
         manifest: Its manifest as read.
-        tables: Its tables, with their segments.
-        features: Its categorical features in the order of the columns of `embeddings`.
+        record: What the manifest says.
     """
 
     store: Path
     name: str
     manifest: Manifest
-    tables: tuple[TableRecord, ...]
-    features: tuple[FeatureRecord, ...]
+    record: VersionRecord
 
     @property
     def path(self) -> Path:
-        """The version's folder; it holds the compiled transform."""
+        """The version's folder."""
         return self.store / VERSIONS / self.name
 
     @property
     def dense_path(self) -> Path:
-        """The dense part, an ONNX file."""
+        """The dense part, an ONNX file.
+
+        Raises:
+            NotServableError: It has none.
+        """
+        if self.record.num_dense is None:
+            raise NotServableError(
+                f"version {self.name} of {self.model!r} has no dense part and cannot be served: it was made by "
+                f"{self.origin.action!r}; export a trained model"
+            )
         return self.path / DENSE_FILE
+
+    @property
+    def num_dense(self) -> int:
+        """How many continuous features the dense part takes; 0 where it has none."""
+        return self.record.num_dense or 0
 
     @property
     def model(self) -> str:
         """The name of the model that this is a version of."""
-        return str(self.manifest.document["model"])
+        return self.record.model
 
     @property
     def created_at(self) -> datetime:
@@ -128,9 +185,14 @@ class Version:
         return datetime.fromisoformat(self.manifest.document["created_at"])
 
     @property
-    def num_dense(self) -> int:
-        """How many continuous features the dense part takes."""
-        return int(self.manifest.document["dense"]["inputs"]["dense"])
+    def tables(self) -> tuple[TableRecord, ...]:
+        """Its tables, with their files."""
+        return self.record.tables
+
+    @property
+    def features(self) -> tuple[FeatureRecord, ...]:
+        """Its categorical features in the order of the columns of `embeddings`."""
+        return self.record.features
 
     @property
     def embeddings_dim(self) -> int:
@@ -138,27 +200,74 @@ class Version:
         return sum(feature.dim for feature in self.features)
 
     @property
+    def parent(self) -> Parent | None:
+        """The version that its last delta was laid over; None if it is whole. It may have been collected since."""
+        return self.record.parent
+
+    @property
+    def origin(self) -> Origin:
+        """How it came about."""
+        return self.record.origin
+
+    @property
+    def source(self) -> Source | None:
+        """The training state that it holds, where that is known."""
+        return self.record.source
+
+    @property
     def metrics(self) -> Mapping[str, Any]:
         """What is known of the model: the step, the held-out AUC, ..."""
-        metrics: Mapping[str, Any] = self.manifest.document["metrics"]
-        return metrics
+        return self.record.metrics
 
     @property
     def num_bytes(self) -> int:
-        """The size of all its files, shared segments included."""
-        files = sum(record.bytes for record in self.manifest.files.values())
-        return files + sum(segment.bytes for table in self.tables for segment in table.segments)
+        """The size of all its files, shared ones included."""
+        return sum(file.bytes for file in (*self.manifest.files.values(), *self.record.shared_files))
 
-    def segments(self, table: TableRecord) -> list[npt.NDArray[np.float32]]:
-        """Maps a table's segments into memory, read-only, in the order of their rows.
+    def num_bytes_beyond(self, other: "Version") -> int:
+        """The size of the files that it needs beside another version's: what a delta costs beyond its parent."""
+        shared = set(self.record.shared_files) - set(other.record.shared_files)
+        return sum(file.bytes for file in (*self.manifest.files.values(), *shared))
 
-        Returns:
-            float32 [n, D] each; together the table's rows.
+    def table_rows(self, table: str) -> TableRows:
+        """Maps a table's files into memory.
 
         Raises:
-            CorruptFileError: A segment is missing or not what the manifest says.
+            ContentError: There is no such table.
+            CorruptFileError: A file is missing or not what the manifest says.
         """
-        return [open_segment(self.store, table.name, segment, dim=table.dim) for segment in table.segments]
+        for record in self.tables:
+            if record.name == table:
+                return TableRows(self.store, record)
+        known = ", ".join(record.name for record in self.tables)
+        raise ContentError(f"version {self.name} has no table {table!r}; it has {known}")
+
+    def rows(self, table: str, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        """Reads effective rows of a table, float32 [n, D], by ids [n] in any order; maps the files anew each time.
+
+        Raises:
+            ContentError: There is no such table, or an id is outside it.
+            CorruptFileError: A file is missing or not what the manifest says.
+        """
+        return decode(self.table_rows(table).gather(ids))
+
+    def blocks(self, table: str) -> Iterator[npt.NDArray[Any]]:
+        """Yields all effective rows of a table in order, in its own row type, some MiB at a time.
+
+        Raises:
+            ContentError: There is no such table.
+            CorruptFileError: A file is missing or not what the manifest says.
+        """
+        return self.table_rows(table).blocks()
+
+    def transform(self) -> CompiledTransform:
+        """Opens the compiled transform.
+
+        Raises:
+            FormatError: It is damaged.
+        """
+        layers = [shared_path(self.store, layer.sha256) for layer in self.record.vocabularies]
+        return CompiledTransform.load(self.path, layers or None)
 
     def golden(self) -> tuple[GoldenRequest, ...]:
         """Reads the golden requests.
@@ -201,12 +310,12 @@ class VersionStore:
         Args:
             name: A version's name, or "latest" for the newest.
             model: The model that it must be a version of; None takes any.
-            verify: Whether to read every file, segments included, and compare its checksum. Presence and size are
-                compared in any case.
+            verify: Whether to read every file, shared ones included, and compare its checksum, and whether each delta
+                applies to what is before it. Presence and size are compared in any case.
 
         Raises:
             VersionNotFoundError: There is no such version.
-            ManifestError: Its manifest is malformed, or made by a newer release.
+            ManifestError: Its manifest is malformed, made by a newer release, or contradicts its parent's.
             CorruptFileError: A file is missing, truncated or altered.
         """
         names = self.names()
@@ -218,9 +327,12 @@ class VersionStore:
         version = self.read(name)
         if model is not None and version.model != model:
             raise VersionNotFoundError(f"{self.path}: version {name} is of the model {version.model!r}, not {model!r}")
+        self._check_parent(version)
         check_files(version.path, version.manifest, verify=verify)
-        for segment in {segment for table in version.tables for segment in table.segments}:
-            check_segment(self.path, segment, verify=verify)
+        check_shared(self.path, version.record.shared_files, verify=verify)
+        if verify:
+            for table in version.tables:
+                check_deltas(self.path, table)
         return version
 
     def read(self, name: str) -> Version:
@@ -237,23 +349,21 @@ class VersionStore:
         if not folder.is_dir():
             raise VersionNotFoundError(f"{folder}: there is no such version; `rankhouse version list` shows which are")
         manifest = load_manifest(folder, kind=_KIND)
+        path = folder / MANIFEST_NAME
         if not name.endswith("-" + manifest.sha256[:8]):
             raise ManifestError(
-                f"{folder / MANIFEST_NAME}: was altered: its SHA-256 begins with {manifest.sha256[:8]}, the version's "
-                "name ends with another; restore the version from another copy of the store"
+                f"{path}: was altered: its SHA-256 begins with {manifest.sha256[:8]}, the version's name ends with "
+                "another; restore the version from another copy of the store"
             )
-        path = folder / MANIFEST_NAME
-        check_keys(path, manifest.document, _KEYS)
+        check_keys(path, manifest.document, KEYS)
         try:
-            tables = parse_tables(manifest.document["tables"])
-            features = parse_features(manifest.document["features"], tables)
-            _check_document(manifest, features, sequence=sequence_of(name))
-        except (KeyError, TypeError, ValueError) as exc:
+            record = VersionRecord.parse(manifest, sequence=sequence_of(name))
+        except (KeyError, TypeError, ValueError, ContentError) as exc:
             raise ManifestError(f"{path}: is malformed: {exc!r}; export the version again") from exc
-        return Version(self.path, name, manifest, tables, features)
+        return Version(self.path, name, manifest, record)
 
-    def write(self, content: VersionContent, *, check: Callable[[Version], None] | None = None) -> Version:
-        """Writes a new version; it appears when all of it is on the disk.
+    def write(self, content: VersionContent, *, check: _Check | None = None) -> Version:
+        """Writes a new whole version; it appears when all of it is on the disk.
 
         Args:
             content: What to write.
@@ -264,119 +374,125 @@ class VersionStore:
             ContentError: The content contradicts itself, or a table's blocks do not add up.
             CorruptFileError: The dense part or the compiled transform is missing.
         """
-        if not _MODEL_NAME.fullmatch(content.model):
-            raise ContentError(
-                f"{content.model!r} cannot be a model's name: it stands in paths; use letters, digits, '-' and '_'"
+        check_model_name(content.model)
+        check_tables(content.tables, content.features)
+        with self._new_folder() as folder:
+            tables = write_tables(self.path, content.tables, segment_bytes=self._segment_bytes)
+            record = VersionRecord(
+                model=content.model,
+                tables=tables,
+                features=lay_out_features(content.features, tables),
+                num_dense=None if content.dense is None else content.num_dense,
+                vocabularies=write_vocabularies(self.path, content.transform),
+                origin=content.origin,
+                source=content.source,
+                metrics=content.metrics,
             )
-        check_content(content.tables, content.features)
+            files = put_files(folder, dense=content.dense, transform=content.transform, golden=content.golden)
+            return self._publish(folder, record, files, check)
+
+    def write_delta(self, content: DeltaContent, parent: Version, *, check: _Check | None = None) -> Version:
+        """Writes a new version that shares with its parent what did not change; it appears when all is on the disk.
+
+        Args:
+            content: What changed.
+            parent: A version of this store.
+            check: As in `write`.
+
+        Raises:
+            ContentError: The content contradicts itself or the parent, or the parent is of another store.
+            CorruptFileError: The dense part or the compiled transform is missing.
+            VersionNotFoundError: The parent was collected.
+        """
+        deltas = {delta.name: delta for delta in content.tables}
+        known = [table.name for table in parent.tables]
+        if len(deltas) != len(content.tables) or not set(deltas) <= set(known):
+            names = [delta.name for delta in content.tables]
+            raise ContentError(f"the delta is of the tables {names}; expected each at most once, and of {known}")
+        with self._new_folder() as folder:
+            if self.read(parent.name).manifest.sha256 != parent.manifest.sha256:
+                raise ContentError(f"{parent.path}: is another version than the one in {self.path}; open it there")
+            record = replace(
+                parent.record,
+                tables=write_deltas(self.path, parent.tables, deltas),
+                num_dense=None if content.dense is None else content.num_dense,
+                vocabularies=write_vocabularies(self.path, content.transform, known=parent.record.vocabularies),
+                parent=Parent(parent.name, parent.manifest.sha256),
+                origin=Origin("delta", parent.name),
+                source=content.source,
+                metrics=content.metrics,
+            )
+            files = put_files(folder, dense=content.dense, transform=content.transform, golden=content.golden)
+            return self._publish(folder, record, files, check)
+
+    def commit(self, record: VersionRecord, folder: Path, *, check: _Check | None = None) -> Version:
+        """Writes a new version of shared files that the store has already.
+
+        Args:
+            record: What its manifest is to say.
+            folder: Where the files lie that belong to it alone, such as another version's folder.
+            check: As in `write`.
+
+        Raises:
+            CorruptFileError: A file is missing.
+        """
+        with self._new_folder() as new:
+            files = {name: copy_file(folder / name, new / name) for name in record.file_names}
+            return self._publish(new, record, files, check)
+
+    @contextmanager
+    def _new_folder(self) -> Iterator[Path]:
+        """Makes a folder in which a version may grow; it goes if that fails."""
         if not self.path.is_dir():
             self.path.mkdir(parents=True, exist_ok=True)
             flush(self.path.absolute().parent)
         with writing(self.path):
-            temporary = self.path / VERSIONS / f".tmp-{uuid.uuid4().hex}"
-            temporary.mkdir(parents=True)
+            folder = self.path / VERSIONS / f".tmp-{uuid.uuid4().hex}"
+            folder.mkdir(parents=True)
             try:
-                tables = [self._write_table(table) for table in content.tables]
-                features = lay_out_features(content.features, tables)
-                files = _copy_files(content, temporary)
-                with committing(self.path):
-                    sequence = max((sequence_of(name) for name in self.names()), default=0) + 1
-                    document = _document(content, tables=tables, features=features, sequence=sequence)
-                    manifest = commit_manifest(temporary, kind=_KIND, document=document, files=files)
-                    if check is not None:
-                        check(Version(self.path, temporary.name, manifest, tuple(tables), features))
-                    name = f"{sequence:06d}-{manifest.sha256[:8]}"
-                    # The store's own entries may be as new as the version.
-                    flush(self.path)
-                    os.rename(temporary, self.path / VERSIONS / name)
-                    flush(self.path / VERSIONS)
+                yield folder
             except BaseException:
-                shutil.rmtree(temporary, ignore_errors=True)
+                shutil.rmtree(folder, ignore_errors=True)
                 raise
-            return self.open(name, verify=False)
 
-    def _write_table(self, table: TableContent) -> TableRecord:
-        segments = write_segments(
-            self.path,
-            table.name,
-            table.blocks,
-            num_rows=table.num_rows,
-            dim=table.dim,
-            rows_per_segment=max(1, self._segment_bytes // (4 * table.dim)),
-        )
-        return TableRecord(table.name, table.num_rows, table.dim, "float32", segments)
+    def _publish(
+        self, folder: Path, record: VersionRecord, files: Mapping[str, FileRecord], check: _Check | None
+    ) -> Version:
+        """Writes the manifest and gives the folder its name."""
+        check_shared(self.path, record.shared_files, verify=False)
+        with committing(self.path):
+            sequence = max((sequence_of(name) for name in self.names()), default=0) + 1
+            manifest = commit_manifest(folder, kind=_KIND, document=record.document(sequence=sequence), files=files)
+            if check is not None:
+                check(Version(self.path, folder.name, manifest, record))
+            name = f"{sequence:06d}-{manifest.sha256[:8]}"
+            # The store's own entries may be as new as the version.
+            flush(self.path)
+            os.rename(folder, self.path / VERSIONS / name)
+            flush(self.path / VERSIONS)
+        return self.open(name, verify=False)
 
     def _latest(self, names: Sequence[str], model: str | None) -> str:
         for name in reversed(names):
-            if model is None or self._model_of(name) == model:
-                return name
+            with suppress(VersionNotFoundError):  # It was collected since the versions were listed.
+                if model is None or self.read(name).model == model:
+                    return name
         of_model = f" of the model {model!r}" if model is not None else ""
         raise VersionNotFoundError(f"{self.path}: has no version{of_model}; `rankhouse export` writes one")
 
-    def _model_of(self, name: str) -> str | None:
+    def _check_parent(self, version: Version) -> None:
+        """Refuses a version that is not its parent's continuation, where the parent is still there."""
+        if version.parent is None or not (self.path / VERSIONS / version.parent.name).is_dir():
+            return
         try:
-            return self.read(name).model
-        except VersionNotFoundError:  # It was collected since the versions were listed.
-            return None
-
-
-def is_version_name(text: str) -> bool:
-    """Says whether a folder's name is that of a version."""
-    return _NAME.fullmatch(text) is not None
-
-
-def sequence_of(name: str) -> int:
-    """The sequence number in a version's name."""
-    return int(name.split("-")[0])
-
-
-def _check_document(manifest: Manifest, features: Sequence[FeatureRecord], *, sequence: int) -> None:
-    """Checks what a manifest says beside tables and features; raises KeyError, TypeError or ValueError."""
-    document = manifest.document
-    if document["parent"] is not None:
-        raise ValueError(f"its parent is {document['parent']!r}; this release reads whole versions only")
-    if document["sequence"] != sequence:
-        raise ValueError(f"its sequence is {document['sequence']!r}, its name's {sequence}")
-    if not _MODEL_NAME.fullmatch(document["model"]):
-        raise ValueError(f"{document['model']!r} cannot be a model's name")
-    if set(manifest.files) != set(_FILES):
-        raise ValueError(f"it names the files {sorted(manifest.files)}; expected {sorted(_FILES)}")
-    num_dense = document["dense"]["inputs"]["dense"]
-    if type(num_dense) is not int or document["dense"] != _dense(num_dense, features):
-        raise ValueError(f"the dense part {document['dense']} does not take what the features give")
-    datetime.fromisoformat(document["created_at"])
-    dict(document["metrics"])
-
-
-def _dense(num_dense: int, features: Sequence[FeatureRecord]) -> dict[str, Any]:
-    return {
-        "file": DENSE_FILE,
-        "inputs": {"dense": num_dense, "embeddings": sum(feature.dim for feature in features)},
-        "output": "scores",
-    }
-
-
-def _document(
-    content: VersionContent, *, tables: Sequence[TableRecord], features: Sequence[FeatureRecord], sequence: int
-) -> dict[str, Any]:
-    return {
-        "model": content.model,
-        "sequence": sequence,
-        "parent": None,  # Every version is a whole one so far.
-        "created_at": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
-        "dense": _dense(content.num_dense, features),
-        "tables": [asdict(table) for table in tables],
-        "features": [asdict(feature) for feature in features],
-        "metrics": dict(content.metrics),
-    }
-
-
-def _copy_files(content: VersionContent, folder: Path) -> dict[str, FileRecord]:
-    sources = {DENSE_FILE: content.dense, **{name: content.transform / name for name in TRANSFORM_FILES}}
-    for name, source in sources.items():
-        try:
-            shutil.copyfile(source, folder / name)
-        except OSError as exc:
-            raise CorruptFileError(f"{source}: cannot be copied into the version ({exc.strerror})") from exc
-    write_golden(folder, content.golden)
-    return {name: file_record(folder / name) for name in _FILES}
+            parent = self.read(version.parent.name)
+        except FormatError:  # It is refused where it is opened; this version is complete without it.
+            return
+        own = {table.name: table for table in version.tables}
+        forked = [table.name for table in parent.tables if not table.is_beginning_of(own.get(table.name))]
+        if forked or parent.manifest.sha256 != version.parent.sha256:
+            what = f"table {forked[0]!r} is not" if forked else "the hash of its parent's manifest is not"
+            raise ManifestError(
+                f"{version.path / MANIFEST_NAME}: does not continue its parent {parent.name}: {what} the one there; "
+                "export the version again"
+            )

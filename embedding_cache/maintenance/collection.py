@@ -16,8 +16,9 @@ from pathlib import Path
 from rankhouse.embedding_cache.format.errors import ContentError, ManifestError
 from rankhouse.embedding_cache.format.files import MANIFEST_NAME, flush, is_sha256
 from rankhouse.embedding_cache.format.locks import collecting
-from rankhouse.embedding_cache.format.segment import SEGMENTS
-from rankhouse.embedding_cache.format.version import VERSIONS, Version, VersionStore, is_version_name
+from rankhouse.embedding_cache.format.shared_files import SEGMENTS
+from rankhouse.embedding_cache.format.version import VERSIONS, Version, VersionStore
+from rankhouse.embedding_cache.format.version_record import is_version_name
 from rankhouse.embedding_cache.maintenance.inventory import shared_files
 
 # An unfinished write is left alone for this long: the lock does not reach writers on every kind of network disk.

@@ -3,13 +3,13 @@
 from pathlib import Path
 
 from rankhouse.embedding_cache.format.files import MANIFEST_NAME, FileRecord
+from rankhouse.embedding_cache.format.shared_files import shared_path
 from rankhouse.embedding_cache.format.version import Version
 
 
 def shared_files(version: Version) -> dict[Path, FileRecord]:
     """The files of a version that other versions may name as well."""
-    segments = [segment for table in version.tables for segment in table.segments]
-    return {segment.path(version.store): FileRecord(bytes=segment.bytes, sha256=segment.sha256) for segment in segments}
+    return {shared_path(version.store, record.sha256): record for record in version.record.shared_files}
 
 
 def own_files(version: Version) -> dict[Path, FileRecord]:

@@ -113,7 +113,7 @@ def _misfit(version: Version) -> str:
     """Opens what a version says it is made of; says what does not fit, though every byte is as it was written."""
     try:
         for table in version.tables:
-            version.segments(table)
+            version.table_rows(table.name)
         version.golden()
     except FormatError as exc:
         return str(exc)

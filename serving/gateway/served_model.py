@@ -12,7 +12,6 @@ from msgspec import Meta
 from rankhouse.embedding_cache.format.errors import RawValueError
 from rankhouse.embedding_cache.format.feature import Feature
 from rankhouse.embedding_cache.format.raw import RawBatch
-from rankhouse.embedding_cache.format.transform import CompiledTransform
 from rankhouse.embedding_cache.format.version import VersionStore
 from rankhouse.serving.errors import (
     FeatureTwiceError,
@@ -90,7 +89,7 @@ class ServedModel:
         golden = opened.golden()
         request = golden[0].request if golden else {"context": {}, "candidates": [{}]}
         example = {**request, "candidates": request["candidates"][:_EXAMPLE_CANDIDATES], "top_k": 2}
-        return cls(name, opened.name, CompiledTransform.load(opened.path).features, example)
+        return cls(name, opened.name, opened.transform().features, example)
 
     @property
     def ensemble(self) -> str:

@@ -7,7 +7,6 @@ import numpy.typing as npt
 
 from rankhouse.embedding_cache.format.errors import TransformError
 from rankhouse.embedding_cache.format.raw import RawBatch
-from rankhouse.embedding_cache.format.transform import CompiledTransform
 from rankhouse.embedding_cache.format.version import Version
 from rankhouse.serving.errors import InvalidTensorsError
 
@@ -18,7 +17,7 @@ class TransformStep:
     inputs = ("float_values", "int_values", "int_lengths", "text_bytes", "text_sizes", "text_lengths")
 
     def __init__(self, version: Version) -> None:
-        self._transform = CompiledTransform.load(version.path)
+        self._transform = version.transform()
 
     def __call__(self, **arrays: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
         """Returns `dense` [B, num_dense], `ids` [N] and `lengths` [F, B].

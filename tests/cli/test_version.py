@@ -5,6 +5,7 @@ from typer.testing import CliRunner
 
 from rankhouse.cli.main import app
 from rankhouse.embedding_cache.format.errors import VersionNotFoundError
+from rankhouse.embedding_cache.format.shared_files import shared_path
 from rankhouse.embedding_cache.format.version import VersionStore
 from tests.embedding_cache.format.small_store import small_content
 
@@ -42,7 +43,7 @@ def test_verify_reads_every_file_and_goes_on_after_damage(store: VersionStore) -
     *lines, summary = run("verify", store.path).splitlines()
     assert [line.split(":")[0] for line in lines] == store.names()
     assert summary.startswith("2 versions read in")
-    segment = store.open(store.names()[0]).tables[0].segments[0].path(store.path)
+    segment = shared_path(store.path, store.open(store.names()[0]).tables[0].segments[0].sha256)
     segment.write_bytes(bytes(segment.stat().st_size))
     result = CliRunner(env={"COLUMNS": "100"}).invoke(app, ["version", "verify", str(store.path)])
     assert result.exit_code == 1

@@ -18,7 +18,7 @@ import pytest
 from rankhouse.embedding_cache.engine import EmbeddingEngine
 from rankhouse.embedding_cache.format.errors import CorruptFileError, FormatError
 from rankhouse.embedding_cache.format.raw import RawBatch
-from rankhouse.embedding_cache.format.transform import CompiledTransform
+from rankhouse.embedding_cache.format.shared_files import shared_path
 from rankhouse.embedding_cache.format.version import VersionStore
 
 ROOT = Path(__file__).parents[2]
@@ -45,7 +45,7 @@ def test_opens_and_scores_its_golden_requests() -> None:
     version = VersionStore(GOLDEN).open(NAME)
     assert (version.model, version.num_dense, version.embeddings_dim) == ("small", 2, 16)
     assert {table.name: len(table.segments) for table in version.tables} == {"city": 2, "tag": 1, "item": 1}
-    transform = CompiledTransform.load(version.path)
+    transform = version.transform()
     dense = onnxruntime.InferenceSession(version.dense_path)
     for golden in version.golden():
         batch = transform.apply(RawBatch.from_rows(transform.features, golden.rows()))
@@ -58,7 +58,7 @@ def test_segments_lie_as_the_format_says() -> None:
     version = VersionStore(GOLDEN).open()
     for table in version.tables:
         for segment in table.segments:
-            content = segment.path(GOLDEN).read_bytes()
+            content = shared_path(GOLDEN, segment.sha256).read_bytes()
             assert int.from_bytes(content[:8], "little") == 4088
             header = json.loads(content[8:4096])
             assert header == {
@@ -76,7 +76,7 @@ def test_segments_lie_as_the_format_says() -> None:
             }
             rows = np.frombuffer(content[4096:], "<f4").reshape(-1, table.dim)
             number = table.segments.index(segment)
-            np.testing.assert_array_equal(rows, version.segments(table)[number])
+            np.testing.assert_array_equal(rows, version.table_rows(table.name).segments[number])
 
 
 def run_script_of_the_format(store: Path) -> subprocess.CompletedProcess[str]:
@@ -93,7 +93,7 @@ def test_the_script_of_the_format_reads_it() -> None:
     expected = [
         f"{table.name} row {segment.row_begin} = {rows[0].tolist()}"
         for table in version.tables
-        for segment, rows in zip(table.segments, version.segments(table), strict=True)
+        for segment, rows in zip(table.segments, version.table_rows(table.name).segments, strict=True)
     ]
     assert done.stdout.splitlines() == expected
 
@@ -112,7 +112,7 @@ def test_the_script_of_the_format_refuses_altered_bytes(tmp_path: Path, file: st
 
 def test_the_text_index_hashes_as_the_format_says() -> None:
     version = VersionStore(GOLDEN).open()
-    transform = CompiledTransform.load(version.path)
+    transform = version.transform()
     index = transform.vocabularies.layers[0].texts
     for number in range(len(index.offsets) - 1):
         text = index.data[index.offsets[number] : index.offsets[number + 1]].tobytes()
@@ -138,5 +138,5 @@ def documented_hash(text: bytes, table: int) -> int:
 def test_refuses_a_store_that_lost_a_segment(tmp_path: Path) -> None:
     shutil.copytree(GOLDEN, tmp_path / "store")
     next((tmp_path / "store/segments").iterdir()).unlink()
-    with pytest.raises(CorruptFileError, match="is missing; restore the segment"):
+    with pytest.raises(CorruptFileError, match="is missing; restore the file"):
         VersionStore(tmp_path / "store").open()

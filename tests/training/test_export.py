@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from rankhouse.cli.main import app
 from rankhouse.embedding_cache.format.errors import ContentError
 from rankhouse.embedding_cache.format.feature import DenseSteps, Feature
+from rankhouse.embedding_cache.format.files import file_record
 from rankhouse.embedding_cache.format.raw import RawBatch
 from rankhouse.embedding_cache.format.transform import CompiledTransform
 from rankhouse.embedding_cache.format.version import VersionStore
@@ -128,15 +129,16 @@ def test_a_version_holds_what_the_checkpoint_holds(run: RunFolder, tmp_path: Pat
     assert version == exported
     for table in version.tables:
         rows = np.concatenate([block.rows for block in checkpoint_of(run).rows(table.name)])
-        np.testing.assert_array_equal(np.concatenate(version.segments(table)), rows)
+        np.testing.assert_array_equal(np.concatenate(list(version.blocks(table.name))), rows)
     assert [(f.name, f.table, f.combiner, f.column_begin) for f in version.features] == [
         ("city", "city", "mean", 0),
         ("home", "city", "sum", 4),
         ("items", "items", "mean", 8),
     ]
     assert version.metrics == {"run": "small", "step": 0}
-    for name in ("transform.json", "transform.safetensors"):
-        assert (version.path / name).read_bytes() == (run.dataset / name).read_bytes()
+    assert (version.path / "transform.json").read_bytes() == (run.dataset / "transform.json").read_bytes()
+    (layer,) = version.record.vocabularies
+    assert layer == file_record(run.dataset / "transform.safetensors")
 
 
 def test_golden_requests_are_raw_rows_with_the_scores_of_the_trainer(run: RunFolder, tmp_path: Path) -> None:
@@ -171,7 +173,7 @@ def test_the_same_checkpoint_again_shares_its_segments(run: RunFolder, tmp_path:
         run.path, store=tmp_path / "store", model="small", on_bytes=lambda written, total: seen.append((written, total))
     )
     assert VersionStore(tmp_path / "store").names() == [first.name, second.name]
-    assert len(list((tmp_path / "store/segments").iterdir())) == 2
+    assert len(list((tmp_path / "store/segments").iterdir())) == 3  # Two tables and a vocabulary.
     assert seen[-1] == (16 * (7 + 8), 16 * (7 + 8))
 
 

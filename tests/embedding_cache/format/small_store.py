@@ -23,8 +23,9 @@ def blocks_of(rows: np.ndarray, size: int = 4) -> Iterator[np.ndarray]:
 def small_content(folder: Path, *, first: float = 0.0, **changes: Any) -> VersionContent:
     """The parts are stand-ins of a few bytes, because a store does not look into them."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name in ("dense.onnx", "transform.json", "transform.safetensors"):
-        (folder / name).write_bytes(f"{name} of {first}".encode())
+    (folder / "dense.onnx").write_bytes(f"dense.onnx of {first}".encode())
+    (folder / "transform.safetensors").write_bytes(b"vocabularies")
+    (folder / "transform.json").write_text('{"format": "rankhouse.transform", "format_version": 1}')
     content = VersionContent(
         model="dlrm",
         dense=folder / "dense.onnx",

@@ -17,6 +17,7 @@ from rankhouse.embedding_cache.format.errors import (
 from rankhouse.embedding_cache.format.files import file_record
 from rankhouse.embedding_cache.format.golden import GoldenRequest
 from rankhouse.embedding_cache.format.records import FeatureContent, FeatureRecord, TableContent
+from rankhouse.embedding_cache.format.shared_files import shared_path
 from rankhouse.embedding_cache.format.tensors import write_tensors
 from rankhouse.embedding_cache.format.version import Version, VersionStore
 from tests.embedding_cache.format.small_store import blocks_of, rows_of, small_content
@@ -29,6 +30,10 @@ def store(tmp_path: Path) -> VersionStore:
     store = VersionStore(tmp_path / "store")
     store.write(small_content(tmp_path / "parts"))
     return store
+
+
+def segment_path(version: Version) -> Path:
+    return shared_path(version.store, version.tables[0].segments[0].sha256)
 
 
 def forge(version: Version, **changes: object) -> str:
@@ -53,7 +58,7 @@ def test_opens_what_was_written(store: VersionStore, tmp_path: Path) -> None:
         FeatureRecord("clicked", "C1", "mean", 3, 5),
     )
     for table, rows in zip(version.tables, (rows_of(11, 3), rows_of(5, 2)), strict=True):
-        (segment,) = version.segments(table)
+        (segment,) = version.table_rows(table.name).segments
         np.testing.assert_array_equal(segment, rows)
         assert not segment.flags.writeable
     (golden,) = version.golden()
@@ -64,7 +69,7 @@ def test_opens_what_was_written(store: VersionStore, tmp_path: Path) -> None:
 
 def test_document_has_the_fields_of_the_future(store: VersionStore) -> None:
     document = store.open().manifest.document
-    assert (document["sequence"], document["parent"]) == (1, None)
+    assert (document["sequence"], document["parent"], document["origin"]["action"]) == (1, None, "export")
     assert document["created_at"].endswith("+00:00")
 
 
@@ -73,8 +78,8 @@ def test_versions_share_segments(store: VersionStore, tmp_path: Path) -> None:
     assert store.names() == [store.open(store.names()[0]).name, second.name]
     assert store.open("latest") == second
     assert second.name.startswith("000002-")
-    assert len(list((tmp_path / "store/segments").iterdir())) == 3  # C1 twice, C2 once
-    np.testing.assert_array_equal(second.segments(second.tables[0])[0], rows_of(11, 3, 100))
+    assert len(list((tmp_path / "store/segments").iterdir())) == 4  # C1 twice, C2 and the vocabularies once
+    np.testing.assert_array_equal(second.table_rows("C1").segments[0], rows_of(11, 3, 100))
 
 
 def test_latest_of_a_model(store: VersionStore, tmp_path: Path) -> None:
@@ -91,13 +96,13 @@ def test_latest_of_a_model(store: VersionStore, tmp_path: Path) -> None:
 def test_large_tables_are_cut_into_segments(tmp_path: Path, rows_per_segment: int) -> None:
     store = VersionStore(tmp_path / "store", segment_bytes=rows_per_segment * 12)
     version = store.write(small_content(tmp_path / "parts"))
-    segments = version.segments(version.tables[0])
+    segments = version.table_rows("C1").segments
     assert [len(segment) for segment in segments][:-1] == [rows_per_segment] * (len(segments) - 1)
     np.testing.assert_array_equal(np.concatenate(segments), rows_of(11, 3))
 
 
 def test_damaged_segment_is_repaired_by_writing_it_again(store: VersionStore, tmp_path: Path) -> None:
-    path = store.open().tables[0].segments[0].path(store.path)
+    path = segment_path(store.open())
     path.write_bytes(bytes(path.stat().st_size))
     with pytest.raises(CorruptFileError):
         store.open()
@@ -118,7 +123,7 @@ def test_refuses_a_store_or_version_that_is_not_there(store: VersionStore, tmp_p
 @pytest.mark.parametrize("verify", [True, False])
 def test_refuses_missing_and_truncated_files(store: VersionStore, verify: bool) -> None:
     version = store.open()
-    segment = version.tables[0].segments[0].path(store.path)
+    segment = segment_path(version)
     for path in (segment, version.dense_path, version.path / "golden.json", version.path / "transform.json"):
         content = path.read_bytes()
         path.write_bytes(content[:-1])
@@ -133,7 +138,7 @@ def test_refuses_missing_and_truncated_files(store: VersionStore, verify: bool) 
 
 def test_refuses_a_flipped_bit_anywhere(store: VersionStore) -> None:
     version = store.open()
-    segment = version.tables[0].segments[0].path(store.path)
+    segment = segment_path(version)
     for path in (segment, version.dense_path, version.path / "golden.json", version.path / "manifest.json"):
         content = path.read_bytes()
         path.write_bytes(content[:-2] + bytes([content[-2] ^ 1]) + content[-1:])
@@ -159,7 +164,7 @@ def test_refuses_a_manifest_changed_by_hand(store: VersionStore) -> None:
         ({"dense": {}}, "is malformed: KeyError"),
         ({"format_version": 9}, "use a newer Rankhouse"),
         ({"metric": {}}, "has the unknown key 'metric'; did you mean 'metrics'"),
-        ({"parent": "000001-00000000"}, "its parent is '000001-00000000'; this release reads whole versions only"),
+        ({"parent": {"name": "000001-00000000", "sha256": "1" * 64}}, "cannot be a version"),
         ({"sequence": 2}, "its sequence is 2, its name's 1"),
         ({"model": "../x"}, "'../x' cannot be a model's name"),
         ({"files": {}}, r"it names the files \[\]; expected \['dense.onnx'"),
@@ -179,17 +184,17 @@ def test_refuses_a_malformed_manifest(store: VersionStore, changes: dict[str, ob
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("dtype", "float16", "has dtype 'float16'; this release reads float32"),
-        ("num_rows", 12, "has 12 rows of 3, its segments 11 rows"),
+        ("dtype", "float64", "has dtype 'float64'; this release reads float32, float16"),
+        ("num_rows", 12, "has 12 rows, its segments 11 rows, its deltas 0"),
         ("dim", 4, "not those of their tables"),
         ("segments", [], "its segments 0 rows"),
         (
             "segments",
             [{"sha256": "../../x", "bytes": 1, "row_begin": 0, "num_rows": 11}],
-            "expected a segment at row 0",
+            "impossible SHA-256",
         ),
         ("segments", [{"sha256": "0" * 64, "bytes": 1, "row_begin": 0, "num_rows": 0}], "expected a segment at row 0"),
-        ("dim", 3.0, "has sizes that are no integers"),
+        ("dim", 3.0, r"has an impossible size: \[11, 3.0\]"),
         ("name", "C2", "the table 'C2' stands twice"),
     ],
 )
@@ -220,7 +225,7 @@ def test_refuses_a_segment_whose_rows_are_not_aligned(store: VersionStore) -> No
     tables[0]["segments"] = [{"sha256": record.sha256, "bytes": record.bytes, "row_begin": 0, "num_rows": 11}]
     opened = store.open(forge(version, tables=tables))
     with pytest.raises(CorruptFileError, match="do not begin on a multiple of 4096 bytes"):
-        opened.segments(opened.tables[0])
+        opened.table_rows(opened.tables[0].name)
 
 
 def test_refuses_golden_requests_with_an_unknown_key(store: VersionStore) -> None:
@@ -243,7 +248,7 @@ def test_refuses_a_segment_of_another_table(store: VersionStore) -> None:
     ]
     opened = store.open(forge(version, tables=tables, features=features))
     with pytest.raises(CorruptFileError, match=r"expected the segment .*'renamed'.* found .*'C1'"):
-        opened.segments(opened.tables[0])
+        opened.table_rows(opened.tables[0].name)
 
 
 @pytest.mark.parametrize(
@@ -277,7 +282,7 @@ def test_refuses_content_that_contradicts_itself_and_leaves_the_store(
 def test_a_check_sees_the_version_before_anyone_else(store: VersionStore, tmp_path: Path) -> None:
     def check(version: Version) -> None:
         assert store.names() == before
-        np.testing.assert_array_equal(version.segments(version.tables[0])[0], rows_of(11, 3, 7))
+        np.testing.assert_array_equal(version.table_rows("C1").segments[0], rows_of(11, 3, 7))
         assert version.golden()[0].scores == (0.25, 0.5)
         raise ContentError("refused by the check")
 

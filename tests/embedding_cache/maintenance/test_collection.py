@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def store(tmp_path: Path) -> VersionStore:
-    """Four versions of dlrm and two of other; C2's segment is shared by all, C1's is each one's own."""
+    """Four versions of dlrm and two of other; all share C2's segment and the vocabularies, C1's is each one's own."""
     store = VersionStore(tmp_path / "store")
     for number, model in enumerate(("dlrm", "dlrm", "other", "dlrm", "other", "dlrm")):
         store.write(small_content(tmp_path / "parts", first=number, model=model))
@@ -41,7 +41,7 @@ def test_keeps_the_newest_versions_of_each_model(store: VersionStore) -> None:
     assert sum(item.kind == "segment" for item in removed) == 4  # C1 of each that went.
     for name in store.names():
         store.open(name)
-    assert len(list((store.path / "segments").iterdir())) == 3
+    assert len(list((store.path / "segments").iterdir())) == 4  # C1 of both, C2 and the vocabularies.
     assert collect_garbage(store, keep=1) == []
 
 
@@ -101,7 +101,7 @@ def test_a_folder_that_is_written_to_is_not_old(store: VersionStore) -> None:
 
 def test_an_open_version_stays_readable(store: VersionStore) -> None:
     version = store.open(store.names()[0])
-    (rows,) = version.segments(version.tables[0])
+    (rows,) = version.table_rows("C1").segments
     collect_garbage(store, keep=1)
     assert not version.path.exists()
     np.testing.assert_array_equal(rows, rows_of(11, 3, 0))
@@ -179,4 +179,4 @@ def test_waits_for_a_writer_whose_files_nothing_names_yet(store: VersionStore, t
     assert waited == [before]
     assert writer.returncode == 0
     assert store.names()[-1] == name
-    np.testing.assert_array_equal(store.open(name).segments(store.open(name).tables[0])[0], rows_of(11, 3, 77))
+    np.testing.assert_array_equal(store.open(name).table_rows("C1").segments[0], rows_of(11, 3, 77))

@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from rankhouse.embedding_cache.format.errors import VersionNotFoundError
+from rankhouse.embedding_cache.format.shared_files import shared_path
 from rankhouse.embedding_cache.format.version import VersionStore
 from rankhouse.embedding_cache.maintenance.verification import verify_versions
 from tests.embedding_cache.format.small_store import small_content
@@ -35,7 +36,7 @@ def test_reads_each_shared_file_once(store: VersionStore) -> None:
 @pytest.mark.parametrize("num_threads", [1, 4])
 def test_goes_on_after_the_first_that_is_damaged(store: VersionStore, num_threads: int) -> None:
     first, second, third = (store.open(name) for name in store.names())
-    own, shared = (first.tables[number].segments[0].path(store.path) for number in (0, 1))
+    own, shared = (shared_path(store.path, first.tables[number].segments[0].sha256) for number in (0, 1))
     flip(own)
     (second.path / "golden.json").unlink()
     (third.path / "manifest.json").write_text("{}")
@@ -53,7 +54,7 @@ def test_goes_on_after_the_first_that_is_damaged(store: VersionStore, num_thread
 
 
 def test_names_all_versions_that_need_a_damaged_file(store: VersionStore) -> None:
-    shared = store.open().tables[1].segments[0].path(store.path)
+    shared = shared_path(store.path, store.open().tables[1].segments[0].sha256)
     shared.write_bytes(shared.read_bytes()[:-1])
     (damage,) = verify_versions(store, store.names()).damages
     assert damage.versions == tuple(store.names())
