@@ -27,6 +27,8 @@ from rankhouse.serving.gateway.served_model import ServedModel
 from rankhouse.serving.triton_client import TritonClient
 
 _READY_TIMEOUT_SECONDS = 1.0
+# Triton's Python backend waits up to 2 seconds for a sign of life before it says that a model's process is dead.
+_PROBE_TIMEOUT_SECONDS = 3.0
 _LONGEST_NAME = 100
 _REQUEST_ID = re.compile(r"[!-~]{1,128}")
 
@@ -80,6 +82,7 @@ class Scorer:
         self.metrics = Metrics(model.name, model.version, lambda: self.admission.num_in_flight)
         self.is_draining = False
         self._client = client
+        self._num_scored = 0  # requests
         self._probe = model.raw_batch(ScoreRequest([{}]), max_candidates=1)
         self._max_candidates = max_candidates
         self._timeout_seconds = timeout_seconds
@@ -131,6 +134,7 @@ class Scorer:
         """
         raw = self.model.raw_batch(request, max_candidates=self._max_candidates)
         scores = await self._client.score(self.model.ensemble, raw, timeout_seconds=deadline.remaining())
+        self._num_scored += 1
         if not np.isfinite(scores).all():
             index = int(np.flatnonzero(~np.isfinite(scores))[0])
             raise NonFiniteScoreError(
@@ -155,14 +159,21 @@ class Scorer:
             raise NotReadyError("the gateway is stopping")
         try:
             is_ready = await asyncio.wait_for(self._client.is_ready(self.model.ensemble), _READY_TIMEOUT_SECONDS)
-            if is_ready:
-                # Triton goes on calling a model ready whose Python process has died.
-                with contextlib.suppress(TritonTimeoutError):  # Busy is not broken.
-                    await self._client.score(self.model.ensemble, self._probe, timeout_seconds=_READY_TIMEOUT_SECONDS)
+            # Triton goes on calling a model ready whose Python process has died.
+            is_ready = is_ready and await self._is_scoring()
         except (asyncio.TimeoutError, TritonError):
             is_ready = False
         if not is_ready:
             raise NotReadyError(f"Triton at {self._client.url} does not serve {self.model.ensemble!r}")
+
+    async def _is_scoring(self) -> bool:
+        """Says whether Triton scores a probe or, while that waits for its turn, anything else: busy is not broken."""
+        num_scored = self._num_scored
+        try:
+            await self._client.score(self.model.ensemble, self._probe, timeout_seconds=_PROBE_TIMEOUT_SECONDS)
+        except TritonTimeoutError:
+            return self._num_scored > num_scored
+        return True
 
 
 def ranking(scores: npt.NDArray[np.float32], top_k: int | None) -> list[Ranked]:
