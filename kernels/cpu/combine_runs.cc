@@ -15,8 +15,16 @@ typedef int32_t Mask __attribute__((vector_size(4 * kLanes)));
 // Widths without a loop of their own are added up in blocks of this many columns.
 constexpr int64_t kMaxColumns = 256;
 
-// Columns of a row to prefetch.
+// Columns of a row of the gradient to prefetch: the processor's own prefetcher follows wider rows by itself.
 constexpr int64_t kMaxPrefetched = 64;
+
+// Columns to prefetch of what is used of an id.
+constexpr int64_t kMaxPrefetchedUse = 128;
+
+// Into which cache: 3 the first level, 2 the second. What is used later than the next few keys goes to the second,
+// which waits for more lines at once, and has room for them.
+constexpr int kFirstLevel = 3;
+constexpr int kSecondLevel = 2;
 
 // Runs of more keys than this are added up by themselves.
 constexpr int64_t kManyKeys = 16;
@@ -82,18 +90,17 @@ struct Positions {
   uint64_t mask;
 };
 
-template <int64_t kDim>
-RH_INLINE void PrefetchFloats(const float* row, int64_t dim) {
-  // The processor's own prefetcher follows wider rows by itself.
-  const int64_t num_floats = std::min<int64_t>(kDim > 0 ? kDim : dim, kMaxPrefetched);
-  for (int64_t d = 0; d < num_floats; d += 16) __builtin_prefetch(row + d);
+template <int kLevel>
+RH_INLINE void PrefetchFloats(const float* row, int64_t num_floats) {
+  for (int64_t d = 0; d < num_floats; d += 16) __builtin_prefetch(row + d, 0, kLevel);
 }
 
 // Starts loading what is used of an id.
 template <int64_t kDim>
 RH_INLINE void PrefetchUsed(const UsedRows& used, int64_t id, int64_t table_dim) {
   const int64_t dim = kDim > 0 ? kDim : table_dim;
-  for (int k = 0; k < used.num_rows; ++k) PrefetchFloats<kDim>(used.rows[k] + id * dim, dim);
+  const int64_t num_floats = std::min(dim, kMaxPrefetchedUse);
+  for (int k = 0; k < used.num_rows; ++k) PrefetchFloats<kSecondLevel>(used.rows[k] + id * dim, num_floats);
   for (int k = 0; k < used.num_numbers; ++k) __builtin_prefetch(used.numbers[k] + id * 4);
 }
 
@@ -102,9 +109,7 @@ RH_INLINE void PrefetchUsed(const UsedRows& used, int64_t id, int64_t table_dim)
 template <typename Sources, int64_t kAhead>
 RH_INLINE void PrefetchSource(const Sources& sources, const uint64_t* key, const uint64_t* last, int64_t dim) {
   if (key + 2 * kAhead < last) sources.Prefetch(key[2 * kAhead]);
-  if (key + kAhead < last) {
-    PrefetchFloats<0>(sources.Row(key[kAhead]), dim);
-  }
+  if (key + kAhead < last) PrefetchFloats<kFirstLevel>(sources.Row(key[kAhead]), std::min(dim, kMaxPrefetched));
 }
 
 // sum [dim] = the sum of a chunk's columns from `column` on.
