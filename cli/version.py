@@ -49,7 +49,8 @@ def show(store: Store, version: Name = "latest") -> None:
     metrics = ", ".join(f"{name} {_metric(value)}" for name, value in opened.metrics.items()) or "none"
     console.print(f"[bold]{opened.name}[/] of the model [bold]{opened.model}[/], {_size(opened.num_bytes)}")
     console.print(f"created {opened.created_at.isoformat(timespec='seconds')}, metrics: {metrics}", highlight=False)
-    console.print(f"dense \\[B, {opened.num_dense}], embeddings \\[B, {opened.embeddings_dim}]", highlight=False)
+    dense = "no dense part" if opened.record.num_dense is None else f"dense \\[B, {opened.num_dense}]"
+    console.print(f"{dense}, embeddings \\[B, {opened.embeddings_dim}]", highlight=False)
     files = _table("file", "size", "sha256")
     for name, record in opened.manifest.files.items():
         files.add_row(name, _size(record.bytes), record.sha256[:16])

@@ -21,12 +21,13 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from rankhouse.embedding_cache.engine import EmbeddingEngine
+from rankhouse.embedding_cache.format.content import VersionContent
 from rankhouse.embedding_cache.format.golden import GoldenRequest
 from rankhouse.embedding_cache.format.raw import RawBatch
 from rankhouse.embedding_cache.format.records import FeatureContent, TableContent
 from rankhouse.embedding_cache.format.tensors import read_tensors
 from rankhouse.embedding_cache.format.transform import CompiledTransform
-from rankhouse.embedding_cache.format.version import Version, VersionContent, VersionStore
+from rankhouse.embedding_cache.format.version import Version, VersionStore
 from rankhouse.kernels import tf_ops
 from rankhouse.training.checkpoint_files import ROWS, WEIGHTS, Checkpoint
 from rankhouse.training.data.loader import BatchLoader

@@ -67,7 +67,26 @@ class TableRows:
         return rows_N
 
     def blocks(self) -> Iterator[npt.NDArray[Any]]:
-        """Yields all rows in order, as `gather` gives them, some MiB at a time."""
+        """Yields all rows in order, as `gather` gives them, some MiB at a time; some are read-only."""
         step = max(1, _BLOCK_BYTES // self._row_type.row_bytes(self.table.dim))
         for begin in range(0, self.table.num_rows, step):
-            yield self.gather(np.arange(begin, min(begin + step, self.table.num_rows)))
+            yield self._block(begin, min(begin + step, self.table.num_rows))
+
+    def _block(self, begin: int, end: int) -> npt.NDArray[Any]:
+        """The rows [begin, end)."""
+        parts = [
+            rows[max(begin - segment.row_begin, 0) : max(end - segment.row_begin, 0)]
+            for segment, rows in zip(self.table.segments, self.segments, strict=True)
+        ]
+        num_held = sum(map(len, parts))
+        parts.append(np.zeros((end - begin - num_held, self._columns), self._row_type.dtype))
+        parts = [part for part in parts if len(part)]
+        block = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        for delta in self.deltas:
+            first, last = np.searchsorted(delta.ids, (begin, end))
+            first_removed, last_removed = np.searchsorted(delta.removed, (begin, end))
+            if first < last or first_removed < last_removed:
+                block = block if block.flags.writeable else block.copy()
+                block[delta.ids[first:last] - begin] = delta.rows[first:last]
+                block[delta.removed[first_removed:last_removed] - begin] = 0
+        return block

@@ -16,7 +16,7 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rankhouse.embedding_cache.format.content import DeltaContent, VersionContent
 from rankhouse.embedding_cache.format.delta import check_deltas
 from rankhouse.embedding_cache.format.errors import (
     ContentError,
@@ -46,10 +47,7 @@ from rankhouse.embedding_cache.format.files import (
 from rankhouse.embedding_cache.format.golden import GoldenRequest, read_golden
 from rankhouse.embedding_cache.format.locks import committing, writing
 from rankhouse.embedding_cache.format.records import (
-    FeatureContent,
     FeatureRecord,
-    TableContent,
-    TableDelta,
     TableRecord,
     check_tables,
     lay_out_features,
@@ -60,7 +58,6 @@ from rankhouse.embedding_cache.format.table_rows import TableRows
 from rankhouse.embedding_cache.format.transform import CompiledTransform
 from rankhouse.embedding_cache.format.version_record import (
     DENSE_FILE,
-    EXPORTED,
     KEYS,
     Origin,
     Parent,
@@ -79,59 +76,6 @@ SEGMENT_BYTES = 4 << 30
 
 _KIND = "version"
 _Check = Callable[["Version"], None]
-
-
-@dataclass(frozen=True)
-class VersionContent:
-    """What makes a whole version.
-
-    Attributes:
-        model: The model's name, as in the gateway's paths.
-        dense: A file, the dense part as ONNX: float32 `dense` [B, num_dense] and `embeddings` [B, E] to `scores` [B].
-            None where there is none; such a version cannot be served.
-        transform: A folder that holds the compiled transform.
-        num_dense: How many continuous features the dense part takes.
-        tables: The embedding tables.
-        features: The categorical features.
-        golden: Raw requests and the trainer's scores.
-        metrics: What is known of the model, for people: the step, the held-out AUC, ... (JSON values).
-        source: The training state that it holds, where that is known.
-        origin: How it came about.
-    """
-
-    model: str
-    dense: Path | None
-    transform: Path
-    num_dense: int
-    tables: Sequence[TableContent]
-    features: Sequence[FeatureContent]
-    golden: Sequence[GoldenRequest] = ()
-    metrics: Mapping[str, Any] = field(default_factory=dict)
-    source: Source | None = None
-    origin: Origin = EXPORTED
-
-
-@dataclass(frozen=True)
-class DeltaContent:
-    """What changed since a parent version; model, features and row types are the parent's.
-
-    Attributes:
-        dense: As in `VersionContent`.
-        transform: As in `VersionContent`.
-        num_dense: As in `VersionContent`.
-        tables: What changed in tables; one that is not among them did not change.
-        golden: As in `VersionContent`.
-        metrics: As in `VersionContent`.
-        source: As in `VersionContent`.
-    """
-
-    dense: Path | None
-    transform: Path
-    num_dense: int
-    tables: Sequence[TableDelta]
-    golden: Sequence[GoldenRequest] = ()
-    metrics: Mapping[str, Any] = field(default_factory=dict)
-    source: Source | None = None
 
 
 @dataclass(frozen=True)
@@ -163,16 +107,19 @@ class Version:
             NotServableError: It has none.
         """
         if self.record.num_dense is None:
-            raise NotServableError(
-                f"version {self.name} of {self.model!r} has no dense part and cannot be served: it was made by "
-                f"{self.origin.action!r}; export a trained model"
-            )
+            raise self._not_servable()
         return self.path / DENSE_FILE
 
     @property
     def num_dense(self) -> int:
-        """How many continuous features the dense part takes; 0 where it has none."""
-        return self.record.num_dense or 0
+        """How many continuous features the dense part takes.
+
+        Raises:
+            NotServableError: It has none.
+        """
+        if self.record.num_dense is None:
+            raise self._not_servable()
+        return self.record.num_dense
 
     @property
     def model(self) -> str:
@@ -223,6 +170,12 @@ class Version:
     def num_bytes(self) -> int:
         """The size of all its files, shared ones included."""
         return sum(file.bytes for file in (*self.manifest.files.values(), *self.record.shared_files))
+
+    def _not_servable(self) -> NotServableError:
+        return NotServableError(
+            f"version {self.name} of {self.model!r} has no dense part and cannot be served (it was made by "
+            f"{self.origin.action!r}); export a trained model"
+        )
 
     def num_bytes_beyond(self, other: "Version") -> int:
         """The size of the files that it needs beside another version's: what a delta costs beyond its parent."""

@@ -9,12 +9,13 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from rankhouse.embedding_cache.format.content import VersionContent
 from rankhouse.embedding_cache.format.feature import DenseSteps, Feature
 from rankhouse.embedding_cache.format.golden import GoldenRequest
 from rankhouse.embedding_cache.format.raw import RawBatch
 from rankhouse.embedding_cache.format.records import FeatureContent, TableContent
 from rankhouse.embedding_cache.format.transform import CompiledTransform
-from rankhouse.embedding_cache.format.version import Version, VersionContent, VersionStore
+from rankhouse.embedding_cache.format.version import Version, VersionStore
 from rankhouse.embedding_cache.format.vocabulary import TextValues, Vocabularies
 
 MODEL = "small"

@@ -1,4 +1,3 @@
-import hashlib
 import json
 import shutil
 import subprocess
@@ -20,7 +19,7 @@ from rankhouse.embedding_cache.format.records import FeatureContent, FeatureReco
 from rankhouse.embedding_cache.format.shared_files import shared_path
 from rankhouse.embedding_cache.format.tensors import write_tensors
 from rankhouse.embedding_cache.format.version import Version, VersionStore
-from tests.embedding_cache.format.small_store import blocks_of, rows_of, small_content
+from tests.embedding_cache.format.small_store import blocks_of, forge, rows_of, small_content
 
 ROOT = Path(__file__).parents[3]
 
@@ -34,15 +33,6 @@ def store(tmp_path: Path) -> VersionStore:
 
 def segment_path(version: Version) -> Path:
     return shared_path(version.store, version.tables[0].segments[0].sha256)
-
-
-def forge(version: Version, **changes: object) -> str:
-    """Changes a version's manifest and gives it the name that goes with it, as a broken writer might."""
-    path = version.path / "manifest.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
-    name = f"000001-{hashlib.sha256(path.read_bytes()).hexdigest()[:8]}"
-    version.path.rename(version.path.with_name(name))
-    return name
 
 
 def test_opens_what_was_written(store: VersionStore, tmp_path: Path) -> None:
@@ -303,12 +293,18 @@ KILLED_WRITERS = """
 import os, signal, sys
 from pathlib import Path
 from rankhouse.embedding_cache.format.version import VersionStore
-from tests.embedding_cache.format.small_store import small_content
+from tests.embedding_cache.format.small_store import small_content, small_delta
 
-root = Path(sys.argv[1])
+root, kind = Path(sys.argv[1]), sys.argv[2]
 store = VersionStore(root / "store")
-store.write(small_content(root / "parts"))
+first = store.write(small_content(root / "parts"))
 old = store.names()
+
+def write():
+    if kind == "whole":
+        store.write(small_content(root / "parts", first=1000))
+    else:
+        store.write_delta(small_delta(root / "parts"), first)
 
 def die_before(point):
     left = [point]
@@ -326,7 +322,7 @@ for point in range(200):
     child = os.fork()
     if not child:
         die_before(point)
-        store.write(small_content(root / "parts", first=1000))
+        write()
         os._exit(0)
     status = os.waitpid(child, 0)[1]
     for name in store.names():
@@ -342,9 +338,10 @@ print(point, len(store.names()))
 """
 
 
-def test_a_writer_killed_at_any_point_leaves_the_old_state_or_the_new(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["whole", "delta"])
+def test_a_writer_killed_at_any_point_leaves_the_old_state_or_the_new(tmp_path: Path, kind: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", KILLED_WRITERS, str(tmp_path)],
+        [sys.executable, "-c", KILLED_WRITERS, str(tmp_path), kind],
         check=True,
         timeout=120,
         capture_output=True,
