@@ -35,6 +35,9 @@ def inspect(path: Folder) -> None:
     console = Console(highlight=False, soft_wrap=True)
     optimizer = opened.manifest["optimizer"]["name"]
     console.print(f"[bold]{opened.path}[/]: step {opened.step}, {opened.manifest['num_ranks']} ranks, {optimizer}")
+    console.print(
+        f"id {opened.id}, {opened.iterations} steps over all runs, {len(opened.lineage) - 1} checkpoints before"
+    )
     for name, value in opened.document.items():
         values = [f"{key} {item}" for key, item in value.items()] if isinstance(value, Mapping) else [str(value)]
         console.print(f"{name}: {', '.join(values)}", markup=False)

@@ -57,6 +57,11 @@ class OptimizerSettings:
         """Whether tables must be caught up before they are read."""
         return getattr(self, "kind", "lazy") == "exact"
 
+    @property
+    def is_dense(self) -> bool:
+        """Whether every step moves all rows."""
+        return getattr(self, "kind", "lazy") == "dense"
+
     def slot_shape(self, num_rows: int, dim: int) -> tuple[int, ...]:
         """Returns the shape of each slot of a table [num_rows, dim]."""
         return (num_rows, dim)

@@ -5,13 +5,15 @@ exist. So a run that dies at any point leaves the older checkpoints as they were
 share.
 """
 
+import secrets
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
@@ -22,6 +24,7 @@ from rankhouse.training.checkpoint_files import (
     DENSE_FILE,
     KIND,
     ROWS,
+    TOUCHED,
     WEIGHTS,
     Checkpoint,
     RowRange,
@@ -50,11 +53,16 @@ class TrainingState:
         embedding: The tables.
         dense: All other variables by names that do not depend on the process, such as "top_mlp/0/kernel".
         optimizer: Of the tables and all of `dense` that is trained.
+        initial_rows: How many rows each table had when its first run began, where it has grown since.
+        lineage: (id, iterations) of the checkpoints that led to the state, oldest first: saving adds one, loading
+            replaces all.
     """
 
     embedding: DistributedEmbedding
     dense: Mapping[str, tf.Variable]
     optimizer: Optimizer
+    initial_rows: Mapping[str, int] = field(default_factory=dict)
+    lineage: list[tuple[str, int]] = field(default_factory=list)
 
 
 def save_checkpoint(
@@ -64,6 +72,7 @@ def save_checkpoint(
     ranks: Ranks,
     step: int,
     document: Mapping[str, Any],
+    vocabularies: Sequence[str] = (),
     keep: int | None = None,
 ) -> Path:
     """Saves a run's state; collective. A step that was saved already is left as it is.
@@ -72,8 +81,9 @@ def save_checkpoint(
         root: The run's `checkpoints` folder, which all ranks share.
         state: What to save.
         ranks: The ranks that train.
-        step: The number of training steps done, at least 0.
+        step: The number of training steps that the run has done, at least 0.
         document: What else to keep: epoch, seed, metrics; JSON values, the same on all ranks.
+        vocabularies: The SHA-256 of each vocabulary layer of the dataset, base first.
         keep: How many of the latest checkpoints to keep, at least 1; None keeps all.
 
     Returns:
@@ -85,13 +95,21 @@ def save_checkpoint(
     if keep is not None and keep < 1:
         raise CheckpointError(f"keep is {keep}; expected at least 1, or None to keep all checkpoints")
     folder = step_folder(Path(root), step)
-    if together(ranks, lambda: _prepare(folder), only_rank=0, name="checkpoint_prepare")[0]:
+    identifier = together(ranks, lambda: _prepare(folder), only_rank=0, name="checkpoint_prepare")[0]
+    if identifier is None:
         return folder
+    lineage = [*state.lineage, (identifier, int(state.optimizer.iterations.numpy()))]
     # All rows are then at the same step, which needs no saving.
     state.optimizer.catch_up_all()
     written = together(ranks, lambda: _write_owned(folder, state, ranks), name="checkpoint_write")
-    manifest = _manifest(state, ranks, step, document)
+    manifest = {
+        **_manifest(state, ranks, document),
+        "step": step,
+        "lineage": lineage,
+        "vocabularies": list(vocabularies),
+    }
     together(ranks, lambda: _commit(folder, manifest, written, keep), only_rank=0, name="checkpoint_commit")
+    state.lineage[:] = lineage
     return folder
 
 
@@ -111,9 +129,30 @@ def load_checkpoint(path: Path | str, state: TrainingState, *, ranks: Ranks) -> 
     Raises:
         CheckpointError: The checkpoint is corrupt or of another model; raised on every rank.
     """
-    path = Path(path)
-    together(ranks, lambda: _load(path, state), name="checkpoint_load")
-    return Checkpoint.open(path)
+    return _load_together(Path(path), state, ranks, freed=None)
+
+
+def continue_checkpoint(
+    path: Path | str, state: TrainingState, *, ranks: Ranks, freed: Mapping[str, npt.NDArray[np.int64]]
+) -> Checkpoint:
+    """Puts a checkpoint's state into the variables of a new model, whose tables may have grown; collective.
+
+    Rows that the checkpoint does not have, and those whose ids were freed, keep their values and slots; they count as
+    written by the next step.
+
+    Args:
+        path: The checkpoint's folder.
+        state: What to overwrite, with all its initial values.
+        ranks: The ranks that train now.
+        freed: Sorted ids by table, whose rows start anew, as they stand for other values now.
+
+    Returns:
+        The checkpoint.
+
+    Raises:
+        CheckpointError: As of `load_checkpoint`; or a table has become smaller.
+    """
+    return _load_together(Path(path), state, ranks, freed=freed)
 
 
 def together(ranks: Ranks, work: Callable[[], Any], *, name: str, only_rank: int | None = None) -> list[Any]:
@@ -144,14 +183,14 @@ def together(ranks: Ranks, work: Callable[[], Any], *, name: str, only_rank: int
     return [other.get("value") for other in answers]
 
 
-def _prepare(folder: Path) -> bool:
-    """Makes the folder and clears away what dead saves left; returns whether the step was saved before."""
+def _prepare(folder: Path) -> str | None:
+    """Makes the folder and clears away what dead saves left; returns an id, or None if the step was saved before."""
     if folder in complete_checkpoints(folder.parent):
-        return True
+        return None
     for leftover in incomplete_checkpoints(folder.parent):
         shutil.rmtree(leftover)
     (folder / "tables").mkdir(parents=True)
-    return False
+    return secrets.token_hex(16)
 
 
 def _write_owned(folder: Path, state: TrainingState, ranks: Ranks) -> dict[str, Any]:
@@ -162,7 +201,7 @@ def _write_owned(folder: Path, state: TrainingState, ranks: Ranks) -> dict[str, 
     for shard in state.embedding.shards:
         if shard.replicated and turns[shard.table] != ranks.rank:
             continue
-        for array, variable in _arrays(shard.variable, state.optimizer).items():
+        for array, variable in _table_arrays(shard.variable, state.optimizer).items():
             for item in _cut(shard, array):
                 files[item.file] = asdict(_write_rows(folder / item.file, item, variable))
                 row_ranges.append(asdict(item))
@@ -187,7 +226,8 @@ def _write_rows(path: Path, item: RowRange, variable: tf.Variable) -> FileRecord
     blocks = (read_rows(variable, at, min(at + step, item.stop)) for at in range(item.start, item.stop, step))
     metadata = {"table": item.table, "array": item.array, "row_start": str(item.start), "row_stop": str(item.stop)}
     shape = (item.stop - item.start, *width)
-    return write_tensor_blocks(path, ROWS, blocks, shape=shape, metadata=metadata)
+    dtype = variable.dtype.as_numpy_dtype
+    return write_tensor_blocks(path, ROWS, blocks, shape=shape, dtype=dtype, metadata=metadata)
 
 
 def _dense_tensors(state: TrainingState) -> dict[str, npt.NDArray[Any]]:
@@ -202,19 +242,27 @@ def _arrays(variable: tf.Variable, optimizer: Optimizer) -> dict[str, tf.Variabl
     return {WEIGHTS: variable, **optimizer.slots(variable)}
 
 
+def _table_arrays(table: tf.Variable, optimizer: Optimizer) -> dict[str, tf.Variable]:
+    return {**_arrays(table, optimizer), TOUCHED: optimizer.touched_steps(table)}
+
+
 def _optimizer_name(state: TrainingState) -> str:
     return type(state.optimizer.settings).__name__
 
 
-def _manifest(state: TrainingState, ranks: Ranks, step: int, document: Mapping[str, Any]) -> dict[str, Any]:
-    arrays = [WEIGHTS, *state.optimizer.slot_names]
+def _manifest(state: TrainingState, ranks: Ranks, document: Mapping[str, Any]) -> dict[str, Any]:
+    arrays = [WEIGHTS, *state.optimizer.slot_names, TOUCHED]
     return {
-        "step": step,
         "num_ranks": ranks.size,
         "plan": state.embedding.plan.document(),
         "optimizer": {"name": _optimizer_name(state), "iterations": int(state.optimizer.iterations.numpy())},
         "tables": {
-            spec.name: {"num_rows": spec.input_dim, "dim": spec.output_dim, "arrays": arrays}
+            spec.name: {
+                "num_rows": spec.input_dim,
+                "dim": spec.output_dim,
+                "arrays": arrays,
+                "initial_rows": state.initial_rows.get(spec.name, spec.input_dim),
+            }
             for spec in state.embedding.specs
         },
         "training": dict(document),
@@ -232,22 +280,48 @@ def _commit(folder: Path, manifest: dict[str, Any], written: list[dict[str, Any]
         shutil.rmtree(old)
 
 
-def _load(path: Path, state: TrainingState) -> None:
+def _load_together(
+    path: Path, state: TrainingState, ranks: Ranks, *, freed: Mapping[str, npt.NDArray[np.int64]] | None
+) -> Checkpoint:
+    together(ranks, lambda: _load(path, state, freed), name="checkpoint_load")
     checkpoint = Checkpoint.open(path)
-    _check_fits(checkpoint, state)
+    state.lineage[:] = checkpoint.lineage
+    return checkpoint
+
+
+def _load(path: Path, state: TrainingState, freed: Mapping[str, npt.NDArray[np.int64]] | None) -> None:
+    checkpoint = Checkpoint.open(path)
+    _check_fits(checkpoint, state, may_grow=freed is not None)
     for shard in state.embedding.shards:
-        for array, variable in _arrays(shard.variable, state.optimizer).items():
-            for block in checkpoint.rows(shard.table, array):
-                step = max(1, _BLOCK_BYTES // block.rows[:1].nbytes)
-                for at in range(0, len(block.rows), step):
-                    write_rows(variable, block.start + at, block.rows[at : at + step])
+        ids = (freed or {}).get(shard.table, np.empty(0, np.int64))
+        _load_table(checkpoint, shard, state.optimizer, ids)
     for array in (WEIGHTS, *state.optimizer.slot_names):
         for name, value in checkpoint.dense(array).items():
             _arrays(state.dense[name], state.optimizer)[array].assign(value)
-    state.optimizer.set_iterations(checkpoint.manifest["optimizer"]["iterations"])
+    state.optimizer.set_iterations(checkpoint.iterations)
 
 
-def _check_fits(checkpoint: Checkpoint, state: TrainingState) -> None:
+def _load_table(checkpoint: Checkpoint, shard: TableShard, optimizer: Optimizer, freed: npt.NDArray[np.int64]) -> None:
+    """Overwrites the rows that the checkpoint has, but for those whose ids were freed."""
+    saved = checkpoint.tables[shard.table]
+    touched_steps = optimizer.touched_steps(shard.variable)
+    for array, variable in _table_arrays(shard.variable, optimizer).items():
+        if array not in saved.arrays:
+            continue
+        initial = tf.gather(variable, freed)
+        for block in checkpoint.rows(shard.table, array):
+            step = max(1, _BLOCK_BYTES // block.rows[:1].nbytes)
+            for at in range(0, len(block.rows), step):
+                write_rows(variable, block.start + at, block.rows[at : at + step])
+        variable.scatter_update(tf.IndexedSlices(initial, freed))
+    if TOUCHED not in saved.arrays:
+        touched_steps.assign(tf.fill(touched_steps.shape, tf.constant(checkpoint.iterations, tf.int32)))
+    new = np.concatenate([freed, np.arange(saved.num_rows, shard.variable.shape[0])])
+    next_step = tf.fill(new.shape, tf.constant(checkpoint.iterations + 1, tf.int32))
+    touched_steps.scatter_update(tf.IndexedSlices(next_step, new))
+
+
+def _check_fits(checkpoint: Checkpoint, state: TrainingState, *, may_grow: bool) -> None:
     """Compares everything before anything is overwritten."""
     path, optimizer = checkpoint.path, _optimizer_name(state)
     saved_by = checkpoint.manifest["optimizer"]["name"]
@@ -255,9 +329,15 @@ def _check_fits(checkpoint: Checkpoint, state: TrainingState) -> None:
         raise CheckpointError(f"{path}: was trained with {saved_by}, this run uses {optimizer}; use the same optimizer")
     saved = {name: (info.num_rows, info.dim) for name, info in checkpoint.tables.items()}
     wanted = {spec.name: (spec.input_dim, spec.output_dim) for spec in state.embedding.specs}
+    if may_grow:
+        saved = {name: wanted[name] if _has_grown(shape, wanted.get(name)) else shape for name, shape in saved.items()}
     _check_shapes(path, "table", saved, wanted)
     dense = {name: tuple(value.shape) for name, value in checkpoint.dense().items()}
     _check_shapes(path, "variable", dense, {name: tuple(value.shape) for name, value in state.dense.items()})
+
+
+def _has_grown(saved: tuple[int, int], wanted: tuple[int, int] | None) -> bool:
+    return wanted is not None and wanted[0] >= saved[0] and wanted[1] == saved[1]
 
 
 def _check_shapes(path: Path, what: str, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:

@@ -1,14 +1,21 @@
 """Checkpoints on disk: what lies in their folders, read with NumPy alone.
 
     <run>/checkpoints/step-<8 digits>/
-        tables/<table>.<array>.<first row>-<end row>.safetensors   one tensor `rows`, float32 [rows, dim]
+        tables/<table>.<array>.<first row>-<end row>.safetensors   one tensor `rows`, [rows, dim] or [rows]
         dense.safetensors                                          `<array>/<variable>`
         manifest.json                                              written last; without it the checkpoint does not
         exist
 
-An array is `weights` or one of the optimizer's slots, such as `accumulator`. Tables are cut into row ranges that have
-nothing to do with the ranks that wrote them, so that any number of ranks reads any of them. Nothing here needs
-TensorFlow.
+An array is `weights`, one of the optimizer's slots, such as `accumulator` (all float32), or `touched`: int32 [rows],
+the optimizer's iteration that last wrote each row. Tables are cut into row ranges that have nothing to do with the
+ranks that wrote them, so that any number of ranks reads any of them. Nothing here needs TensorFlow.
+
+A checkpoint knows its lineage: the checkpoints through which the training that it holds has passed, as (id, iterations)
+each, itself last. Iterations never restart, also when a new run goes on from a checkpoint; what was saved later than
+the state from which training went on is no part of the lineage. So if a checkpoint is in the lineage of another, the
+rows in which they differ are among `touched_since` the first one's iterations.
+
+Checkpoints of releases that did not note all this have an id, a lineage of their own alone, and all rows touched.
 """
 
 import re
@@ -27,6 +34,7 @@ from rankhouse.training.errors import CheckpointError
 
 KIND = "checkpoint"
 WEIGHTS = "weights"
+TOUCHED = "touched"
 DENSE_FILE = "dense.safetensors"
 ROWS = "rows"
 
@@ -51,12 +59,14 @@ class CheckpointTable:
     Attributes:
         num_rows: Rows.
         dim: Width of a row.
-        arrays: "weights" and the optimizer's slots.
+        arrays: "weights", the optimizer's slots, and "touched".
+        initial_rows: How many it had when its first run began; its rows' initial values depend on that.
     """
 
     num_rows: int
     dim: int
     arrays: tuple[str, ...]
+    initial_rows: int
 
 
 @dataclass(frozen=True)
@@ -65,7 +75,11 @@ class Checkpoint:
 
     Attributes:
         path: Its folder.
-        step: The number of training steps done.
+        step: The number of training steps that its run has done.
+        id: 32 random hexadecimal digits.
+        lineage: (id, iterations) of the checkpoints that led to it, oldest first, and of itself.
+        vocabularies: The SHA-256 of each vocabulary layer of the dataset that it was trained with, base first; empty in
+            checkpoints of older releases.
         tables: The tables by name.
         row_ranges: The pieces of all tables.
         document: What the trainer kept beside the weights.
@@ -75,6 +89,9 @@ class Checkpoint:
 
     path: Path
     step: int
+    id: str
+    lineage: tuple[tuple[str, int], ...]
+    vocabularies: tuple[str, ...]
     tables: Mapping[str, CheckpointTable]
     row_ranges: tuple[RowRange, ...]
     document: Mapping[str, Any]
@@ -92,19 +109,27 @@ class Checkpoint:
         try:
             manifest = read_manifest(path, kind=KIND, verify=False)
             document = manifest.document
-            tables = {
-                name: CheckpointTable(info["num_rows"], info["dim"], tuple(info["arrays"]))
-                for name, info in document["tables"].items()
-            }
+            tables = {name: _table_of(info) for name, info in document["tables"].items()}
             ranges = tuple(RowRange(**item) for item in document["row_ranges"])
             step, training = document["step"], document["training"]
+            iterations = document["optimizer"]["iterations"]
+            # Where none was noted, the manifest's own checksum is as good.
+            lineage = document.get("lineage", [[manifest.sha256[:32], iterations]])
+            lineage = tuple((name, int(iteration)) for name, iteration in lineage)
+            identifier = lineage[-1][0]
+            vocabularies = tuple(document.get("vocabularies", ()))
         except FormatError as exc:
             raise CheckpointError(str(exc)) from exc
-        except (KeyError, TypeError) as exc:
+        except (KeyError, IndexError, TypeError, ValueError) as exc:
             raise CheckpointError(
                 f"{path / MANIFEST_NAME}: lacks or mangles {exc}; it is not a checkpoint of ours"
             ) from exc
-        return cls(path, step, tables, ranges, training, document, manifest.files)
+        return cls(path, step, identifier, lineage, vocabularies, tables, ranges, training, document, manifest.files)
+
+    @property
+    def iterations(self) -> int:
+        """The number of optimizer steps done, over all runs that led here."""
+        return self.lineage[-1][1]
 
     def rows(
         self, table: str, array: str = WEIGHTS, *, start: int = 0, stop: int | None = None
@@ -114,12 +139,9 @@ class Checkpoint:
         Raises:
             CheckpointError: Table or array is unknown, rows are missing, or a file was altered.
         """
-        info = self.tables.get(table)
-        if info is None or array not in info.arrays:
-            raise CheckpointError(f"{self.path}: holds no {array!r} of a table {table!r}; it has {self._contents()}")
+        info = self._table(table, array)
         at, end = start, info.num_rows if stop is None else stop
-        ranges = [item for item in self.row_ranges if (item.table, item.array) == (table, array)]
-        for item in sorted(ranges, key=lambda item: item.start):
+        for item in self._ranges(table, array):
             if item.start <= at < min(item.stop, end):
                 until = min(item.stop, end)
                 rows = self._read(item.file)[ROWS]
@@ -129,6 +151,46 @@ class Checkpoint:
             raise CheckpointError(
                 f"{self.path}: rows {at} to {end} of table {table!r} ({array}) are in none of its files"
             )
+
+    def touched_since(self, table: str, step: int) -> npt.NDArray[np.int64]:
+        """Returns the sorted ids of the rows that were written by an iteration after `step`.
+
+        They are those that may differ from what they were in the checkpoint of the lineage that has these iterations.
+
+        Raises:
+            CheckpointError: The table is unknown, or a file was altered.
+        """
+        if TOUCHED not in self._table(table, WEIGHTS).arrays:
+            return np.arange(self.tables[table].num_rows if self.iterations > step else 0)
+        touched = [block.start + np.flatnonzero(block.rows > step) for block in self.rows(table, TOUCHED)]
+        return np.concatenate([np.empty(0, np.int64), *touched])
+
+    def gather(self, table: str, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        """Copies rows of a table, without verifying the files that hold them.
+
+        Args:
+            table: The table.
+            ids: int64 [n], in any order, each in [0, num_rows).
+
+        Returns:
+            float32 [n, dim].
+
+        Raises:
+            CheckpointError: The table or an id is unknown, or a row is in none of the files.
+        """
+        info = self._table(table, WEIGHTS)
+        rows, found = np.empty((len(ids), info.dim), np.float32), 0
+        for item in self._ranges(table, WEIGHTS):
+            inside = np.flatnonzero((ids >= item.start) & (ids < item.stop))
+            if len(inside):
+                rows[inside] = self._map(item.file)[ROWS][ids[inside] - item.start]
+                found += len(inside)
+        if found < len(ids):
+            raise CheckpointError(
+                f"{self.path}: {len(ids) - found} of the ids asked for are no rows of table {table!r}, which has "
+                f"{info.num_rows}; ids begin at 0"
+            )
+        return rows
 
     def dense(self, array: str = WEIGHTS) -> dict[str, npt.NDArray[Any]]:
         """Returns the dense variables by name, or one of their optimizer slots.
@@ -154,9 +216,25 @@ class Checkpoint:
         for name in self.files:
             self._check(name)
 
+    def _table(self, table: str, array: str) -> CheckpointTable:
+        info = self.tables.get(table)
+        if info is None or array not in info.arrays:
+            raise CheckpointError(f"{self.path}: holds no {array!r} of a table {table!r}; it has {self._contents()}")
+        return info
+
+    def _ranges(self, table: str, array: str) -> list[RowRange]:
+        ranges = [item for item in self.row_ranges if (item.table, item.array) == (table, array)]
+        return sorted(ranges, key=lambda item: item.start)
+
     def _read(self, file: str) -> dict[str, npt.NDArray[Any]]:
         self._check(file)
-        return read_tensors(self.path / file)
+        return self._map(file)
+
+    def _map(self, file: str) -> dict[str, npt.NDArray[Any]]:
+        try:
+            return read_tensors(self.path / file)
+        except CorruptFileError as exc:
+            raise CheckpointError(str(exc)) from exc
 
     def _check(self, file: str) -> None:
         try:
@@ -170,10 +248,15 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class RowBlock:
-    """Consecutive rows of a table: the number of the first, and float32 [n, dim], read-only."""
+    """Consecutive rows of a table: the number of the first, and [n, dim] or [n] in the array's type, read-only."""
 
     start: int
-    rows: npt.NDArray[np.float32]
+    rows: npt.NDArray[Any]
+
+
+def _table_of(info: Mapping[str, Any]) -> CheckpointTable:
+    num_rows = info["num_rows"]
+    return CheckpointTable(num_rows, info["dim"], tuple(info["arrays"]), info.get("initial_rows", num_rows))
 
 
 def step_folder(root: Path, step: int) -> Path:

@@ -25,11 +25,10 @@ from rankhouse.embedding_cache.format.content import VersionContent
 from rankhouse.embedding_cache.format.golden import GoldenRequest
 from rankhouse.embedding_cache.format.raw import RawBatch
 from rankhouse.embedding_cache.format.records import FeatureContent, TableContent
-from rankhouse.embedding_cache.format.tensors import read_tensors
 from rankhouse.embedding_cache.format.transform import CompiledTransform
 from rankhouse.embedding_cache.format.version import Version, VersionStore
 from rankhouse.kernels import tf_ops
-from rankhouse.training.checkpoint_files import ROWS, WEIGHTS, Checkpoint
+from rankhouse.training.checkpoint_files import Checkpoint
 from rankhouse.training.data.loader import BatchLoader
 from rankhouse.training.data.raw_sample import load_raw_sample
 from rankhouse.training.data.rows import Batch
@@ -167,7 +166,8 @@ def _trainer_scores(trained: TrainedModel, batch: Batch) -> npt.NDArray[np.float
     ids, tables = batch.ids.copy(), []
     for number, name in enumerate(names):
         used, ids[table_of_id == number] = np.unique(batch.ids[table_of_id == number], return_inverse=True)
-        tables.append(tf.Variable(_rows(trained.checkpoint, name, used)))
+        # Without verifying files: exporting the rows does so before it is done.
+        tables.append(tf.Variable(trained.checkpoint.gather(name, used)))
     offsets = np.concatenate([[0], np.cumsum(batch.lengths.ravel(), dtype=np.int64)])
     embeddings = tf_ops.pooled_lookup(
         tables,
@@ -178,17 +178,6 @@ def _trainer_scores(trained: TrainedModel, batch: Batch) -> npt.NDArray[np.float
     )
     scores: npt.NDArray[np.float32] = tf.sigmoid(trained.dense((tf.constant(batch.dense), embeddings))).numpy()
     return scores
-
-
-def _rows(checkpoint: Checkpoint, table: str, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-    """Copies rows of a table by sorted ids, without verifying its files: exporting them does so before it is done."""
-    rows = np.zeros((len(ids), checkpoint.tables[table].dim), np.float32)
-    for item in checkpoint.row_ranges:
-        if (item.table, item.array) == (table, WEIGHTS):
-            inside = (ids >= item.start) & (ids < item.stop)
-            if inside.any():
-                rows[inside] = read_tensors(checkpoint.path / item.file)[ROWS][ids[inside] - item.start]
-    return rows
 
 
 def _blocks(checkpoint: Checkpoint, table: str) -> Iterator[npt.NDArray[np.float32]]:

@@ -8,6 +8,7 @@ own fused operations. Both follow the formulas of tf_keras' legacy optimizers an
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from rankhouse.kernels import tf_ops
@@ -15,6 +16,10 @@ from rankhouse.kernels.optimizer_settings import Adam, OptimizerSettings
 from rankhouse.training.dense_updates import update_dense
 from rankhouse.training.errors import OptimizerError
 from rankhouse.training.learning_rates import LearningRate, check_positive, learning_rate_at
+from rankhouse.training.variable_rows import read_rows
+
+# Rows are compared in blocks of this many bytes.
+_BLOCK_BYTES = 64 << 20
 
 
 class Optimizer:
@@ -22,6 +27,9 @@ class Optimizer:
 
     With the exact kind of a rule a table's rows lag behind: `catch_up` must move them before they are looked up or read
     (`DistributedEmbedding.before_lookup`), `catch_up_all` before whole tables are.
+
+    For each row of a table it keeps the step that last wrote it, so that what changed since an earlier step can be told
+    without comparing tables. Of the exact kinds that is so after `catch_up_all`.
 
     Attributes:
         settings: The rule and its settings.
@@ -56,7 +64,9 @@ class Optimizer:
         self.variables = [*tables, *dense]
         self.iterations = tf.Variable(0, dtype=tf.int64, trainable=False, name="iterations")
         self._learning_rate = learning_rate
+        self._caught_up_step = 0  # When no row lagged behind.
         self._table_slots = {table.ref(): tf_ops.make_slots(table, settings) for table in tables}
+        self._touched_steps = {table.ref(): _make_touched_steps(table) for table in tables}
         self._dense_slots = {variable.ref(): self._make_dense_slots(variable) for variable in dense}
         if len(self._table_slots.keys() | self._dense_slots.keys()) != len(self.variables):
             raise OptimizerError("a variable is listed twice; list each once, or it would be updated twice")
@@ -76,6 +86,12 @@ class Optimizer:
         if slots is None:
             raise OptimizerError(f"{variable.name} is not among this optimizer's variables; list it on creation")
         return dict(zip(self.slot_names, slots, strict=True))
+
+    def touched_steps(self, table: tf.Variable) -> tf.Variable:
+        """Returns the step that last wrote each row of a table, int32 [R]; 0 where none did."""
+        if table.ref() not in self._touched_steps:
+            raise OptimizerError(f"{table.name} is not among this optimizer's tables; list it on creation")
+        return self._touched_steps[table.ref()]
 
     def learning_rate(self) -> tf.Tensor:
         """Returns the learning rate of the step to come, float32 []."""
@@ -114,12 +130,12 @@ class Optimizer:
                 )
         self.iterations.assign_add(1)
 
-    def catch_up(self, table: tf.Variable, ids: tf.Tensor | None = None) -> None:
+    def catch_up(self, table: tf.Variable, ids: tf.Tensor) -> None:
         """Makes the steps that rows of a table have missed; does nothing for other kinds than the exact ones.
 
         Args:
             table: One of this optimizer's.
-            ids: int64 or int32 [N], the rows, in any order and several times; None: all.
+            ids: int64 or int32 [N], the rows, in any order and several times.
         """
         if not self.settings.is_exact:
             return
@@ -134,18 +150,42 @@ class Optimizer:
         )
 
     def catch_up_all(self) -> None:
-        """Makes the steps that any row of any table has missed: before tables are read whole."""
+        """Makes the steps that any row of any table has missed: before tables are read whole (only eagerly)."""
+        if not self.settings.is_exact:
+            return
         for table in self.tables:
-            self.catch_up(table)
+            num_rows, dim = table.shape
+            block = max(1, _BLOCK_BYTES // (4 * dim))
+            for start in range(0, num_rows, block):
+                self._catch_up_block(table, start, min(start + block, num_rows))
+        self._caught_up_step = int(self.iterations.numpy())
 
     def set_iterations(self, iterations: int) -> None:
         """Goes on after so many steps, all rows being at the last of them, as after `catch_up_all` (only eagerly)."""
         self.iterations.assign(iterations)
+        self._caught_up_step = iterations
         for slots in self._table_slots.values():
             if slots.last_steps is not None:
                 slots.last_steps.assign(tf.fill(slots.last_steps.shape, tf.constant(iterations, tf.int32)))
         if self._learning_rates is not None:
             self._learning_rates.make_room(iterations)
+
+    def _catch_up_block(self, table: tf.Variable, start: int, stop: int) -> None:
+        """Catches up rows [start, stop), and notes which of them are others than when all were last caught up.
+
+        A row that no gradient ever reached does not move. One that does is compared: its momentum may have faded.
+        """
+        slots, touched_steps = self._table_slots[table.ref()], self._touched_steps[table.ref()]
+        assert slots.last_steps is not None
+        last, touched = read_rows(slots.last_steps, start, stop), read_rows(touched_steps, start, stop)
+        # Caught up for a lookup that no step followed, in an evaluation: what it was before is gone.
+        looked_up = (touched > 0) & (last > np.maximum(touched, self._caught_up_step))
+        behind = start + np.flatnonzero((touched > 0) & (last < self.iterations.numpy()))
+        before = tf.gather(table, behind).numpy()
+        self.catch_up(table, tf.constant(behind))
+        moved = (before.view(np.uint32) != tf.gather(table, behind).numpy().view(np.uint32)).any(axis=1)
+        written = np.concatenate([start + np.flatnonzero(looked_up), behind[moved]])
+        _scatter(touched_steps, tf.constant(written), self.iterations)
 
     def _make_dense_slots(self, variable: tf.Variable) -> list[tf.Variable]:
         initial = {name: tf.constant(self.settings.initial_value(name)) for name in self.slot_names}
@@ -168,6 +208,19 @@ class Optimizer:
             learning_rates=self._learning_rates.read() if self._learning_rates else None,
             gradient_scale=1.0 if scale is None else scale,
         )
+        touched_steps = self._touched_steps[table.ref()]
+        if self.settings.is_dense:
+            touched_steps.assign(tf.fill(touched_steps.shape, tf.cast(step, tf.int32)))
+        else:
+            _scatter(touched_steps, gradient.indices, step)
+
+
+def _make_touched_steps(table: tf.Variable) -> tf.Variable:
+    return tf.Variable(tf.zeros(table.shape[0], tf.int32), trainable=False, name="touched_steps")
+
+
+def _scatter(touched_steps: tf.Variable, ids: tf.Tensor, step: tf.Tensor) -> None:
+    tf.raw_ops.ResourceScatterUpdate(resource=touched_steps.handle, indices=ids, updates=tf.cast(step, tf.int32))
 
 
 class _LearningRates:

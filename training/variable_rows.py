@@ -3,22 +3,23 @@
 A table may fill most of the memory, so nothing here ever copies more than the rows asked for.
 """
 
-import numpy as np
+from typing import Any
+
 import numpy.typing as npt
 import tensorflow as tf
 
 
-def read_rows(variable: tf.Variable, start: int, stop: int) -> npt.NDArray[np.float32]:
+def read_rows(variable: tf.Variable, start: int, stop: int) -> npt.NDArray[Any]:
     """Returns a copy of rows [start, stop)."""
     # A gather reads the rows alone; slicing would first read the variable, which copies it whole once it was updated
     # sparsely.
-    rows: npt.NDArray[np.float32] = tf.raw_ops.ResourceGather(
+    rows: npt.NDArray[Any] = tf.raw_ops.ResourceGather(
         resource=variable.handle, indices=tf.range(start, stop, dtype=tf.int64), dtype=variable.dtype
     ).numpy()
     return rows
 
 
-def write_rows(variable: tf.Variable, start: int, rows: npt.NDArray[np.float32]) -> None:
+def write_rows(variable: tf.Variable, start: int, rows: npt.NDArray[Any]) -> None:
     """Overwrites the rows from `start` on."""
     tf.raw_ops.ResourceStridedSliceAssign(
         ref=variable.handle,

@@ -53,6 +53,7 @@ def test_loads_what_was_saved(tmp_path: Path, state: TrainingState) -> None:
         saved.keys()
         == again.keys()
         == {f"{name}/{array}" for name in ("user", "shop", "item", "kernel") for array in ("weights", "accumulator")}
+        | {f"{name}/touched" for name in ("user", "shop", "item")}
     )
     for name, values in saved.items():
         assert np.array_equal(values, again[name]), name
@@ -110,9 +111,9 @@ def test_nowhere_is_no_checkpoint(tmp_path: Path) -> None:
         Checkpoint.open(tmp_path)
 
 
-@pytest.mark.parametrize("kept", [0, 3, 6])
+@pytest.mark.parametrize("kept", [0, 3, 9])
 def test_killed_while_saving_leaves_the_older_checkpoint(tmp_path: Path, kept: int) -> None:
-    """The process kills itself, as SIGKILL would from outside, after `kept` of the new checkpoint's six table files."""
+    """The process kills itself, as SIGKILL would from outside, after `kept` of the new nine table files."""
     code = f"""
 import os, signal
 from pathlib import Path
@@ -207,7 +208,9 @@ def test_another_model_or_optimizer_is_refused_before_anything_changes(tmp_path:
 def test_unknown_tables_and_settings_are_refused(tmp_path: Path, state: TrainingState) -> None:
     opened = Checkpoint.open(save(tmp_path, state, 1))
     assert list(opened.tables) == [spec.name for spec in SPECS]
-    with pytest.raises(CheckpointError, match=r"no 'weights' of a table 'users'; it has user \(weights, accumulator\)"):
+    with pytest.raises(
+        CheckpointError, match=r"no 'weights' of a table 'users'; it has user \(weights, accumulator, touched\)"
+    ):
         list(opened.rows("users"))
     with pytest.raises(CheckpointError, match="no 'momentum' of a table 'user'"):
         list(opened.rows("user", "momentum"))
