@@ -11,7 +11,12 @@ def train(
     data: Annotated[
         Path | None, typer.Option(help="A prepared dataset, or raw logs (TSV, CSV, Parquet), which are prepared first.")
     ] = None,
-    recipe: Annotated[str, typer.Option(help="A shipped recipe by name, or a YAML file.")] = "dlrm",
+    recipe: Annotated[
+        str | None,
+        typer.Option(
+            help="A shipped recipe by name, or a YAML file; dlrm, or with --from that run's own, if left out."
+        ),
+    ] = None,
     spec: Annotated[str, typer.Option(help="The feature spec of raw logs: a shipped one, or a YAML file.")] = "criteo",
     run: Annotated[str, typer.Option(help="Name of the run.")] = "dlrm",
     runs: Annotated[Path, typer.Option(help="Folder of runs; the run's is RUNS/RUN.")] = Path("runs"),
@@ -20,6 +25,10 @@ def train(
         list[str] | None, typer.Option("--set", help="Change a setting: optimizer.learning_rate=0.01. May be repeated.")
     ] = None,
     hosts: Annotated[str | None, typer.Option(help="Machines and their slots: host-a:4,host-b:4.")] = None,
+    source: Annotated[
+        Path | None,
+        typer.Option("--from", help="Go on from this checkpoint, or the newest of this run, in a new run on new data."),
+    ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on where the run was stopped, by its own recipe.")
     ] = False,
@@ -33,6 +42,8 @@ def train(
     Ctrl-C or SIGTERM saves a checkpoint and exits with status 130.
     --resume goes on from there as if the run had never stopped, also on
     another number of ranks.
+    --from starts a new run where another one ended: on the next day's
+    dataset, which extends the one that was learnt from.
     """
     from rankhouse.training.launch import check_hosts, launch
     from rankhouse.training.raw_data import prepare
@@ -41,6 +52,8 @@ def train(
     console = Console(highlight=False, soft_wrap=True)
     if resume and overwrite:
         raise typer.BadParameter("--resume goes on with the run that --overwrite would delete; give one of them")
+    if resume and source is not None:
+        raise typer.BadParameter("--resume goes on with a run, --from starts another one; give one of them")
     if hosts is not None:
         check_hosts(hosts, num_ranks=np)
     if data is not None:
@@ -49,7 +62,7 @@ def train(
     if resume:
         opened = resumed_run(folder, data=data, settings=settings or ())
     else:
-        opened = new_run(folder, recipe=recipe, data=data, settings=settings or (), overwrite=overwrite)
+        opened = new_run(folder, recipe=recipe, data=data, settings=settings or (), source=source, overwrite=overwrite)
     if prepare_only:
         console.print(f"{folder} is ready; start each rank with: python -m rankhouse.training.worker {folder}")
     elif not steps_left(opened):

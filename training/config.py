@@ -80,6 +80,7 @@ class TrainingConfig:
         eval_every_steps: Steps between two evaluations of the AUC; 0 evaluates only at the end.
         checkpoint_every_steps: Steps between two checkpoints; 0 saves only at the end.
         keep_checkpoints: Newest checkpoints that stay on disk.
+        continue_from: Folder of the checkpoint, of another run, from which this one goes on; empty is none.
     """
 
     batch_size: int = 2048
@@ -90,6 +91,7 @@ class TrainingConfig:
     eval_every_steps: int = 1000
     checkpoint_every_steps: int = 1000
     keep_checkpoints: int = 2
+    continue_from: str = ""
 
     def num_steps(self, num_rows: int) -> int:
         """Returns the steps of a whole run on a training split of so many rows."""

@@ -1,8 +1,11 @@
 """A ranking model in training: tables spread over the ranks, dense layers on every rank, one optimizer for both."""
 
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import tensorflow as tf
+import tf_keras
 
 from rankhouse.training.checkpoint import TrainingState
 from rankhouse.training.config import Config, OptimizerConfig
@@ -25,24 +28,43 @@ class RankingModel:
         dense: The dense layers.
         optimizer: Of both.
         clip_norm: The largest global norm of all gradients that stays as it is; 0 is no limit.
+        initial_rows: How many rows each table had when its first run began, where it has grown since.
+        lineage: (id, iterations) of the checkpoints that led here, oldest first.
     """
 
     embedding: DistributedEmbedding
     dense: DLRM
     optimizer: Optimizer
     clip_norm: float = 0.0
+    initial_rows: Mapping[str, int] = field(default_factory=dict)
+    lineage: list[tuple[str, int]] = field(default_factory=list)
 
     @classmethod
-    def build(cls, config: Config, dataset: PreparedDataset, *, ranks: Ranks) -> "RankingModel":
+    def build(
+        cls, config: Config, dataset: PreparedDataset, *, ranks: Ranks, initial_rows: Mapping[str, int] | None = None
+    ) -> "RankingModel":
         """Makes a model with its initial values, which depend on the seed but not on the number of ranks.
+
+        Args:
+            config: The configuration.
+            dataset: Says which tables there are and how large they are.
+            ranks: The ranks that train together.
+            initial_rows: How many rows each table had when its first run began; by default as many as now. A row's
+                initial value depends on that number, so that it is the same however far the table has grown.
 
         Raises:
             ModelError: The model does not fit the dataset.
             PlanError: There are no tables to place.
         """
         dense = build_dense(config, dataset)
+        initial_rows = {name: table.num_rows for name, table in dataset.tables.items()} | dict(initial_rows or {})
         embedding = DistributedEmbedding(
-            [EmbeddingSpec(table.num_rows, table.dim, name) for name, table in dataset.tables.items()],
+            [
+                EmbeddingSpec(
+                    table.num_rows, table.dim, name, embeddings_initializer=_initial_values(initial_rows[name])
+                )
+                for name, table in dataset.tables.items()
+            ],
             inputs=[Input(feature.name, feature.table, feature.combiner) for feature in dataset.spec.categorical],
             ranks=ranks,
             plan=plan_tables(config, dataset, num_ranks=ranks.size),
@@ -60,12 +82,19 @@ class RankingModel:
         )
         if optimizer.settings.is_exact:
             embedding.before_lookup = optimizer.catch_up
-        return cls(embedding, dense, optimizer, clip_norm=config.optimizer.clip_global_norm)
+        clip_norm = config.optimizer.clip_global_norm
+        return cls(embedding, dense, optimizer, clip_norm=clip_norm, initial_rows=initial_rows)
 
     @property
     def state(self) -> TrainingState:
         """What checkpoints hold."""
-        return TrainingState(self.embedding, self.dense.named_variables(), self.optimizer)
+        return TrainingState(
+            self.embedding,
+            self.dense.named_variables(),
+            self.optimizer,
+            initial_rows=self.initial_rows,
+            lineage=self.lineage,
+        )
 
     @property
     def batch_signature(self) -> tuple[tf.TensorSpec, ...]:
@@ -117,6 +146,11 @@ def build_dense(config: Config, dataset: PreparedDataset) -> DLRM:
         feature_dims={feature.name: feature.dim for feature in dataset.spec.categorical},
         seed=config.training.seed,
     )
+
+
+def _initial_values(num_rows: int) -> tf_keras.initializers.Initializer:
+    bound = 1 / math.sqrt(num_rows)
+    return tf_keras.initializers.RandomUniform(-bound, bound)
 
 
 def _learning_rate(config: OptimizerConfig) -> LearningRate:

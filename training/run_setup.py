@@ -4,10 +4,14 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
+from rankhouse.training.checkpoint_files import Checkpoint
 from rankhouse.training.config import Config, load_recipe, override
+from rankhouse.training.continuation import check_continues, source_checkpoint, source_recipe, vocabulary_checksums
 from rankhouse.training.data.prepared import PreparedDataset
 from rankhouse.training.errors import ConfigError
 from rankhouse.training.run_folder import RunFolder
+
+DEFAULT_RECIPE = "dlrm"
 
 # What the saved state and the order of the samples depend on.
 _FIXED_SETTINGS = (
@@ -18,28 +22,41 @@ _FIXED_SETTINGS = (
     "model.top_mlp",
     "optimizer.rule",
     "training.batch_size",
+    "training.continue_from",
     "training.seed",
 )
 
 
 def new_run(
-    folder: Path, *, recipe: str | Path, data: Path | None, settings: Sequence[str] = (), overwrite: bool = False
+    folder: Path,
+    *,
+    recipe: str | Path | None = None,
+    data: Path | None,
+    settings: Sequence[str] = (),
+    source: Path | None = None,
+    overwrite: bool = False,
 ) -> RunFolder:
     """Makes the folder of a new run.
 
     Args:
         folder: Where.
-        recipe: A shipped recipe by name, or a YAML file.
+        recipe: A shipped recipe by name, or a YAML file; None is the configuration of the run that `source` is of, and
+            without one the recipe `dlrm`.
         data: The prepared dataset; None takes the recipe's `data.path`.
         settings: Settings to change, such as `optimizer.learning_rate=0.01`.
+        source: The checkpoint, or the run whose newest it is, from which the new run goes on.
         overwrite: Delete the folder of an earlier run first.
 
     Raises:
+        CheckpointError: There is no such source, or the new run cannot go on from it.
         ConfigError: The recipe or a setting is wrong, or no data is given.
         DatasetError: The dataset is wrong, or lacks a split.
         RunFolderError: The folder is there already, or is not a run's and so not ours to delete.
     """
-    config = _checked(load_recipe(recipe, overrides=settings), data)
+    if recipe is None:
+        recipe = source_recipe(source_checkpoint(source)) if source is not None else None
+    config = load_recipe(recipe or DEFAULT_RECIPE, overrides=settings)
+    config = _with_source(_checked(config, data), folder, source)
     if overwrite and folder.exists():
         RunFolder.open(folder).remove()
     return RunFolder.create(folder, config)
@@ -72,6 +89,21 @@ def steps_left(run: RunFolder) -> int:
     num_rows = PreparedDataset.open(run.dataset).split(config.data.train_split).num_rows
     done = run.result.num_steps if run.result is not None else 0
     return max(0, config.training.num_steps(num_rows) - done)
+
+
+def _with_source(config: Config, folder: Path, source: Path | None) -> Config:
+    """Puts the checkpoint to go on from into the configuration, and finds out early whether the run can."""
+    if source is None and not config.training.continue_from:
+        return config
+    checkpoint = source_checkpoint(source or config.training.continue_from)
+    if checkpoint.is_relative_to(folder.resolve()):
+        raise ConfigError(
+            f"{folder} cannot go on from its own checkpoint {checkpoint}: name the new run with --run, or go on with "
+            "this one with --resume"
+        )
+    dataset = PreparedDataset.open(config.data.path)
+    check_continues(Checkpoint.open(checkpoint), config, dataset, vocabulary_checksums(dataset))
+    return dataclasses.replace(config, training=dataclasses.replace(config.training, continue_from=str(checkpoint)))
 
 
 def _check_unchanged(run: RunFolder, config: Config) -> None:

@@ -14,8 +14,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from rankhouse.training.checkpoint import load_checkpoint, save_checkpoint
+from rankhouse.training.checkpoint import continue_checkpoint, load_checkpoint, save_checkpoint, together
+from rankhouse.training.checkpoint_files import Checkpoint
 from rankhouse.training.clipping import clipping_scale, owned_squared_norm
+from rankhouse.training.continuation import check_continues, check_same_vocabularies, vocabulary_checksums
 from rankhouse.training.data.loader import BatchLoader
 from rankhouse.training.data.prepared import PreparedDataset
 from rankhouse.training.data.rows import Batch
@@ -35,7 +37,7 @@ class Position:
     """How far a run is; the model holds all else that training changes.
 
     Attributes:
-        step: Optimizer steps done.
+        step: Optimizer steps done in this run.
         num_samples: Samples learnt from, over all ranks.
         seconds: Time of these steps, without start-up, evaluation and checkpoints.
     """
@@ -51,6 +53,8 @@ class Trainer:
     def __init__(self, run: RunFolder, *, ranks: Ranks) -> None:
         """Opens the data, makes the model, and goes on from the newest checkpoint if there is one.
 
+        A run that has none of its own yet may go on from another run's (`training.continue_from`).
+
         Raises:
             TrainingError: The configuration, the dataset or the checkpoint is wrong.
         """
@@ -59,7 +63,14 @@ class Trainer:
         self.config = run.config
         self.dataset = PreparedDataset.open(run.dataset)
         self.loader = self._open_split(self.config.data.train_split, shuffle=self.config.data.shuffle)
-        self.model = RankingModel.build(self.config, self.dataset, ranks=ranks)
+        self.vocabularies: list[str] = together(
+            ranks, lambda: list(vocabulary_checksums(self.dataset)), only_rank=0, name="vocabularies"
+        )[0]
+        start = run.latest_checkpoint or self.config.training.continue_from
+        initial_rows = (
+            {name: table.initial_rows for name, table in Checkpoint.open(start).tables.items()} if start else {}
+        )
+        self.model = RankingModel.build(self.config, self.dataset, ranks=ranks, initial_rows=initial_rows)
         valid_loader = self._open_split(self.config.data.valid_split, shuffle=False)
         self.evaluator = Evaluator(self.model, valid_loader, ranks=ranks)
         self.num_steps = self.config.training.num_steps(self.loader.num_rows)
@@ -150,6 +161,7 @@ class Trainer:
             ranks=self.ranks,
             step=self.position.step,
             document={"position": asdict(self.position), "order": self._order()},
+            vocabularies=self.vocabularies,
             keep=self.config.training.keep_checkpoints,
         )
         log.info("step %d: saved %s in %.1f s", self.position.step, folder, time.perf_counter() - start)
@@ -157,7 +169,9 @@ class Trainer:
     def _restore(self) -> Position:
         latest = self.run.latest_checkpoint
         if latest is None:
+            self._continue()
             return Position()
+        check_same_vocabularies(Checkpoint.open(latest), self.dataset, self.vocabularies)
         document = load_checkpoint(latest, self.model.state, ranks=self.ranks).document
         for key, value in self._order().items():
             if document["order"][key] != value:
@@ -166,6 +180,16 @@ class Trainer:
                     "would come in another order, so the run cannot go on where it was; set it back"
                 )
         return Position(**document["position"])
+
+    def _continue(self) -> None:
+        """Takes over what another run has learnt, if this one is to go on from there."""
+        source = self.config.training.continue_from
+        if not source:
+            return
+        checkpoint = Checkpoint.open(source)
+        check_continues(checkpoint, self.config, self.dataset, self.vocabularies)
+        freed = self.dataset.freed_since(len(checkpoint.vocabularies))
+        continue_checkpoint(source, self.model.state, ranks=self.ranks, freed=freed)
 
     def _order(self) -> dict[str, Any]:
         """What the order of the samples depends on."""

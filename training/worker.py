@@ -84,7 +84,10 @@ def _story(run: RunFolder, trainer: Trainer) -> str:
     ranks = f"{trainer.ranks.size} rank{'s' if trainer.ranks.size > 1 else ''}"
     tables = trainer.model.embedding.plan.tables
     table_bytes = sum(table.weight_bytes for table in tables)
-    start = f"going on from step {trainer.position.step}" if trainer.position.step else "from the start"
+    source = trainer.config.training.continue_from
+    start = f"from what {source} has learnt" if source else "from the start"
+    if trainer.position.step:
+        start = f"going on from step {trainer.position.step}"
     return (
         f"training {run.path} on {ranks}, {start}: {trainer.num_steps} steps of {trainer.config.training.batch_size} "
         f"samples, {len(tables)} tables of {table_bytes / 2**20:,.1f} MiB together"

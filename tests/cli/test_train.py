@@ -10,7 +10,7 @@ import pytest
 
 from rankhouse.training.run_folder import RunFolder
 from rankhouse.training.stop import STOPPED
-from tests.training.tiny_dataset import write_tiny_dataset
+from tests.training.tiny_dataset import TABLE_ROWS, write_tiny_dataset
 
 COMMAND = (str(Path(sys.executable).with_name("rankhouse")), "train")
 SMALL = ("--set", "training.batch_size=64", "--set", "training.log_every_steps=1", "--set", "model.top_mlp=[4]")
@@ -74,6 +74,20 @@ def test_a_run_cannot_be_resumed_and_overwritten(folder: Path) -> None:
     failed = rankhouse_train(folder, "--resume", "--overwrite")
     assert failed.returncode == 2
     assert "--resume goes on with the run" in failed.stderr
+
+
+def test_a_run_goes_on_from_another_on_the_next_days_data(folder: Path) -> None:
+    write_tiny_dataset(folder / "next", table_rows=TABLE_ROWS | {"user": 40}, freed=[{"user": [4]}])
+    assert rankhouse_train(folder, "--data", "tiny", "--run", "first", *SMALL).returncode == 0
+    trained = rankhouse_train(folder, "--data", "next", "--run", "second", "--from", "runs/first")
+    assert trained.returncode == 0, trained.stderr
+    assert "runs/first/checkpoints/step-00000005 has learnt: 5 steps" in trained.stdout
+    both = rankhouse_train(folder, "--resume", "--run", "second", "--from", "runs/first")
+    assert both.returncode == 2
+    assert "--from starts another one" in both.stderr
+    back = rankhouse_train(folder, "--data", "tiny", "--run", "third", "--from", "runs/second")
+    assert back.returncode == 1
+    assert "it has 1 layers, the checkpoint was trained with 2" in back.stderr
 
 
 @pytest.mark.parametrize(

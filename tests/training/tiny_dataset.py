@@ -1,11 +1,14 @@
 """Small prepared datasets with something to learn, written as preprocessing writes them."""
 
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rankhouse.embedding_cache.format.tensors import write_tensors
 from rankhouse.training.data.feature_spec import CategoricalFeature, ContinuousFeature, FeatureSpec
 from rankhouse.training.data.prepared import SPEC_NAME, PreparedDataset, Split, SplitFile, TableInfo
 
@@ -24,10 +27,22 @@ SPEC = FeatureSpec(
 TABLE_ROWS = {"shop": 7, "item": 20, "user": 30}
 
 
-def write_tiny_dataset(directory: Path, *, num_rows: int = 300, num_valid: int = 120, spec: FeatureSpec = SPEC) -> Path:
-    """Writes a dataset with the splits "train" and "valid"; a user's, a shop's and an item's taste decide the label."""
-    rng = np.random.default_rng(7)
-    tastes = {table: rng.normal(size=size) for table, size in TABLE_ROWS.items()}
+def write_tiny_dataset(
+    directory: Path,
+    *,
+    num_rows: int = 300,
+    num_valid: int = 120,
+    spec: FeatureSpec = SPEC,
+    table_rows: Mapping[str, int] = TABLE_ROWS,
+    freed: Sequence[Mapping[str, Sequence[int]]] = (),
+) -> Path:
+    """Writes a dataset with the splits "train" and "valid"; a user's, a shop's and an item's taste decide the label.
+
+    Its vocabularies have a layer more for each item of `freed`: the ids by table that lose their value there. The base
+    is the same in all of them.
+    """
+    rng = np.random.default_rng([7, len(freed)])
+    tastes = {table: rng.normal(size=size) for table, size in table_rows.items()}
     directory.mkdir(parents=True)
     splits = {}
     for name, size in (("train", num_rows), ("valid", num_valid)):
@@ -36,10 +51,15 @@ def write_tiny_dataset(directory: Path, *, num_rows: int = 300, num_valid: int =
         (directory / name).mkdir()
         pq.write_table(pa.table(columns), directory / file, row_group_size=50)
         splits[name] = Split((SplitFile(file, size),), positive_rate=0.5, missing_rates={})
-    tables = {feature.table: TableInfo(TABLE_ROWS[feature.table], feature.dim) for feature in spec.categorical}
+    tables = {feature.table: TableInfo(table_rows[feature.table], feature.dim) for feature in spec.categorical}
     dataset = PreparedDataset(directory, spec, splits, tables)
-    for file in dataset.transform_files:
-        file.touch()  # Training never reads the transform.
+    # Training reads nothing of the transform but which ids were freed.
+    layers = ["transform.safetensors", *(f"transform.{number}.safetensors" for number in range(1, len(freed) + 1))]
+    document = {"format": "rankhouse.transform", "format_version": 1, "features": [], "vocabularies": {}}
+    (directory / "transform.json").write_text(json.dumps({**document, "layers": layers}))
+    for number, (layer, ids) in enumerate(zip(layers, [{}, *freed], strict=True)):
+        tensors = {f"freed.{table}": np.array(values, np.int64) for table, values in ids.items()}
+        write_tensors(directory / layer, {"number": np.array([number]), **tensors})
     spec.save(directory / SPEC_NAME)
     dataset.commit()
     return directory
