@@ -12,7 +12,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from rankhouse.training.data import preprocess as preprocessing
+    from rankhouse.training.data import new_folder
+    from rankhouse.training.data.feature_spec import FeatureSpec
     from rankhouse.training.data.prepared import PreparedDataset
 
 app = typer.Typer(no_args_is_help=True)
@@ -73,7 +74,16 @@ def preprocess(
         list[str] | None,
         typer.Option(help="Held-out raw files, as PATH or NAME=PATH; again for more. The name is valid by default."),
     ] = None,
-    spec: Annotated[str, typer.Option(help="Feature spec: a shipped one by name, or a YAML file.")] = "criteo",
+    spec: Annotated[
+        str | None,
+        typer.Option(
+            help="Feature spec: a shipped one by name, or a YAML file. By default criteo.", show_default=False
+        ),
+    ] = None,
+    extend: Annotated[
+        Path | None,
+        typer.Option(help="Prepared dataset of earlier days: its fit and its spec stay, its vocabularies grow."),
+    ] = None,
     workers: Workers = 0,
     scheduler: Scheduler = "",
     frequency_threshold: Annotated[
@@ -81,19 +91,48 @@ def preprocess(
     ] = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Fit the workflow on raw logs and transform them."""
+    """Fit the workflow on raw logs and transform them; or transform a new day's as earlier ones were (--extend)."""
     from rankhouse.training.data.feature_spec import FeatureSpec
-    from rankhouse.training.data.preprocess import Workers, preprocess
 
-    features = FeatureSpec.load(spec)
-    if frequency_threshold is not None:
-        features = features.with_frequency_threshold(frequency_threshold)
     paths = {"train": train, **_named_paths(valid or [])}
-    with _progress() as progress:
-        dataset = preprocess(
-            out, features, paths, workers=Workers(workers, scheduler), overwrite=overwrite, progress=progress
-        )
+    if extend is not None:
+        if workers or scheduler or frequency_threshold is not None:
+            raise typer.BadParameter(
+                "works in this process and keeps the dataset's thresholds; leave out --workers, --scheduler and "
+                "--frequency-threshold",
+                param_hint="--extend",
+            )
+        dataset = _extended(extend, out, paths, FeatureSpec.load(spec) if spec else None, overwrite=overwrite)
+    else:
+        from rankhouse.training.data.preprocess import Workers, preprocess
+
+        features = FeatureSpec.load(spec or "criteo")
+        if frequency_threshold is not None:
+            features = features.with_frequency_threshold(frequency_threshold)
+        with _progress() as progress:
+            dataset = preprocess(
+                out, features, paths, workers=Workers(workers, scheduler), overwrite=overwrite, progress=progress
+            )
     _print_summary(dataset)
+
+
+def _extended(
+    parent: Path, out: Path, paths: dict[str, str], spec: "FeatureSpec | None", *, overwrite: bool
+) -> "PreparedDataset":
+    from rankhouse.training.data.extend import extend
+    from rankhouse.training.data.prepared import PreparedDataset
+
+    with _progress() as progress:
+        dataset = extend(parent, out, paths, spec=spec, overwrite=overwrite, progress=progress)
+    before = PreparedDataset.open(parent)
+    grown = sum(table.num_rows - before.tables[name].num_rows for name, table in dataset.tables.items())
+    freed = sum(map(len, dataset.freed_since(len(before.layers)).values()))
+    console.print(
+        f"{parent} extended: {grown:,} rows more, {freed:,} values made way",
+        highlight=False,
+        soft_wrap=True,
+    )
+    return dataset
 
 
 @app.command()
@@ -178,9 +217,9 @@ def _bar() -> Progress:
 
 
 @contextmanager
-def _progress() -> "Iterator[preprocessing.Progress]":
+def _progress() -> "Iterator[new_folder.Progress]":
     """Shows each stage of preprocessing on a line of its own, with the rows read so far."""
-    from rankhouse.training.data.preprocess import Progress as Listener
+    from rankhouse.training.data.new_folder import Progress as Listener
 
     with _bar() as bar:
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rankhouse.training.data.feature_spec import FeatureSpec
+from rankhouse.training.data.new_folder import Progress
 from rankhouse.training.data.prepared import DATASET_NAME
 from rankhouse.training.data.readers import find_files, read_raw
 from rankhouse.training.errors import RawFileError
@@ -41,7 +42,7 @@ def prepare(data: Path, *, spec: str | Path, folder: Path, say: Say) -> Path:
     if (prepared / DATASET_NAME).is_file():
         say(f"{data} was prepared before: {prepared}")
         return prepared
-    from rankhouse.training.data.preprocess import Progress, preprocess  # NVTabular takes seconds to import.
+    from rankhouse.training.data.preprocess import preprocess  # NVTabular takes seconds to import.
 
     say(f"preparing {data}: {prepared}")
     say(f"holding out the last {HELD_OUT_SHARE:.0%} of the rows")

@@ -199,11 +199,6 @@ class TextIndex:
             open_, places = open_[~settled], (places + ahead)[~settled]
         return found
 
-    def gathered(self, numbers: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """The bytes of the texts of these numbers, one after the other, and the length of each, int64 [n]."""
-        lengths = self.offsets[numbers + 1] - self.offsets[numbers]
-        return self.data[_within(self.offsets[numbers], lengths)], lengths
-
     def _equal(self, numbers: npt.NDArray[Any], texts: Texts, who: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Compares the index's texts of these numbers with those at the places `who` of `texts`, byte by byte."""
         own_begins, lengths, table_of = self.offsets[numbers], texts.lengths[who], texts.table_of[who]
@@ -216,7 +211,7 @@ class TextIndex:
         if len(candidates):
             sizes = lengths[candidates]
             own_begins = own_begins[candidates]
-            own = _within(own_begins, sizes)
+            own = within(own_begins, sizes)
             other = own + np.repeat(texts.begins[who[candidates]] - own_begins, sizes)
             same = self.data[own] == texts.data[other]
             equal[candidates] = np.logical_and.reduceat(same, np.cumsum(sizes) - sizes)
@@ -237,7 +232,7 @@ class TextIndex:
                 raise TransformError(f"the vocabulary of table {table!r} holds {text!r} twice")
 
 
-def _within(begins: npt.NDArray[Any], sizes: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def within(begins: npt.NDArray[Any], sizes: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """The places of all bytes of ranges, range by range."""
     firsts = np.cumsum(sizes) - sizes
     places: npt.NDArray[Any] = np.arange(sizes.sum()) + np.repeat(begins - firsts, sizes)

@@ -110,7 +110,7 @@ class CompiledTransform:
         dense = np.empty(values.shape, dtype=np.float32)
         for index, feature in enumerate(self._dense):
             assert feature.steps is not None
-            dense[:, index] = _stepped(np.ascontiguousarray(values[:, index]), feature.steps)
+            dense[:, index] = stepped(np.ascontiguousarray(values[:, index]), feature.steps)
         return dense
 
     def _int_ids(self, raw: RawBatch) -> npt.NDArray[np.int64]:
@@ -242,8 +242,16 @@ def _check(features: Sequence[Feature], vocabularies: Vocabularies) -> None:
             )
 
 
-def _stepped(values: npt.NDArray[Any], steps: DenseSteps) -> npt.NDArray[Any]:
-    """Does what FillMissing, Clip, LogOp and Normalize of NVTabular do to a column, in their dtypes."""
+def stepped(values: npt.NDArray[Any], steps: DenseSteps) -> npt.NDArray[Any]:
+    """Does what FillMissing, Clip, LogOp and Normalize of NVTabular do to a column, in their dtypes.
+
+    Args:
+        values: float64 [n]; NaN is missing.
+        steps: What to do.
+
+    Returns:
+        float32 [n].
+    """
     values = np.where(np.isnan(values), steps.fill, values)
     if steps.clip_min is not None:
         values[values < steps.clip_min] = steps.clip_min

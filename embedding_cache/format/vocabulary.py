@@ -16,13 +16,14 @@ import numpy as np
 import numpy.typing as npt
 
 from rankhouse.embedding_cache.format.errors import TransformError
-from rankhouse.embedding_cache.format.text_index import TextIndex, Texts
+from rankhouse.embedding_cache.format.text_index import TextIndex, Texts, within
 
 PADDING_ID, MISSING_ID, UNKNOWN_ID, FIRST_KNOWN_ID = 0, 1, 2, 3
 
 # What stands for an id where a layer removes a value, and where it says nothing of one.
 REMOVED, _UNTOLD = -1, -2
 _NONE = np.empty(0, dtype=np.int64)
+_CHUNK = 1 << 16  # Texts looked up at once: bounds the memory for what is computed of each byte.
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,15 @@ def joined_values(parts: Sequence[Values]) -> Values:
     lengths = np.concatenate([np.diff(part.offsets) for part in texts])
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     return TextValues(np.concatenate([part.data[part.offsets[0] : part.offsets[-1]] for part in texts]), offsets)
+
+
+def chosen_values(values: Values, places: npt.NDArray[np.int64]) -> Values:
+    """The values at some places, in their order."""
+    if not isinstance(values, TextValues):
+        return values[places]
+    lengths = np.diff(values.offsets)[places]
+    data = values.data[within(values.offsets[places], lengths)]
+    return TextValues(data, np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64))
 
 
 @dataclass(frozen=True)
@@ -201,8 +211,8 @@ class Layer:
         """The values of a table at places of `ids`."""
         if table in self.ints:
             return self.ints[table].values[places]
-        data, lengths = self.texts.gathered(self.texts.table_starts[text_tables.index(table)] + places)
-        return TextValues(data, np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64))
+        texts = TextValues(self.texts.data, self.texts.offsets)
+        return chosen_values(texts, self.texts.table_starts[text_tables.index(table)] + places)
 
     @classmethod
     def joined(cls, layers: Sequence["Layer"]) -> "Layer":
@@ -333,6 +343,19 @@ class Vocabularies:
         """Looks up n texts, each of the table with this number in `text_tables`; returns ids, int64 [n]."""
         ids = self.layers[0].find_texts(texts)
         return _settled(ids, self._changes.find_texts(texts) if self._changes else None)
+
+    def find(self, table: str, values: Values) -> npt.NDArray[np.int64]:
+        """Looks up values of a table, none of them an empty text; returns ids, int64 [n]."""
+        if not isinstance(values, TextValues):
+            return self.find_ints(table, values)
+        number, lengths = self.text_tables.index(table), np.diff(values.offsets)
+        ids = np.empty(len(values), dtype=np.int64)
+        for begin in range(0, len(values), _CHUNK):
+            part = slice(begin, min(begin + _CHUNK, len(values)))
+            data = values.data[values.offsets[part.start] : values.offsets[part.stop]]
+            texts = Texts.joined(data, lengths[part], np.full(part.stop - begin, number))
+            ids[part] = self.find_texts(texts)
+        return ids
 
     def free_ids(self, table: str) -> npt.NDArray[np.int64]:
         """The ids of a table that have no value: int64 [m], sorted, of those from 3 to below `num_rows`."""

@@ -43,6 +43,28 @@ def test_from_nothing_to_a_prepared_dataset(tmp_path: Path) -> None:
     assert "tomorrow: 500 rows" in shown
 
 
+def test_a_new_day_extends_a_prepared_dataset(tmp_path: Path) -> None:
+    for day in (0, 1):
+        run("synth", tmp_path / f"{day}.tsv", "--rows", "800", "--day", str(day))
+    run("preprocess", tmp_path / "day0", "--frequency-threshold", "3", "--train", tmp_path / "0.tsv")
+    output = run(
+        *("preprocess", tmp_path / "day1", "--extend", tmp_path / "day0", "--train", tmp_path / "1.tsv"),
+        *("--valid", tmp_path / "1.tsv"),
+    )
+    assert "0 values made way" in output
+    before, dataset = PreparedDataset.open(tmp_path / "day0"), PreparedDataset.open(tmp_path / "day1")
+    assert {name: split.num_rows for name, split in dataset.splits.items()} == {"train": 800, "valid": 800}
+    grown = sum(table.num_rows - before.tables[name].num_rows for name, table in dataset.tables.items())
+    assert f"{grown:,} rows more" in output
+    assert grown > 0
+    run("transform", tmp_path / "day1", tmp_path / "0.tsv", "--split", "again")
+    arguments = ["preprocess", tmp_path / "day2", "--extend", tmp_path / "day1", "--train", tmp_path / "1.tsv"]
+    assert "leave out --workers" in run(*arguments, "--workers", "2")
+    # The threshold of 3 is the dataset's, not the spec's.
+    with pytest.raises(PreprocessError, match="feature 'C1' has frequency_threshold"):
+        run(*arguments, "--spec", CRITEO)
+
+
 def test_the_same_split_twice_is_refused(tmp_path: Path) -> None:
     output = run("preprocess", tmp_path / "x", "--spec", CRITEO, "--train", "a", "--valid", "b", "--valid", "c")
     assert "two splits have the name 'valid'" in output

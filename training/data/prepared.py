@@ -1,7 +1,7 @@
 """A prepared dataset: the folder that preprocessing writes and everything after it reads."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -76,12 +76,14 @@ class PreparedDataset:
         spec: The feature spec as used.
         splits: Its splits by name; "train" is the one that the workflow was fitted on.
         tables: The embedding tables by name, in the order of the spec.
+        parent_layer: The SHA-256 of the last layer of the dataset that this one extends; None where it was fitted.
     """
 
     path: Path
     spec: FeatureSpec
     splits: Mapping[str, Split]
     tables: Mapping[str, TableInfo]
+    parent_layer: str | None = None
 
     @property
     def features(self) -> tuple[AnyFeature, ...]:
@@ -147,14 +149,21 @@ class PreparedDataset:
             check_format(path, document, "dataset")
             splits = {name: _split_from(entry) for name, entry in document["splits"].items()}
             tables = {name: TableInfo(**entry) for name, entry in document["tables"].items()}
+            parent_layer = document.get("parent_layer")
         except (ManifestError, KeyError, TypeError) as exc:
             raise DatasetError(f"{path}: is no description of a dataset ({exc}); preprocess again") from exc
-        dataset = cls(directory, FeatureSpec.load(directory / SPEC_NAME), splits, tables)
-        files = [directory / file.name for split in splits.values() for file in split.files]
-        for file in (*dataset.transform_files, *files):
+        dataset = cls(directory, FeatureSpec.load(directory / SPEC_NAME), splits, tables, parent_layer)
+        for file in dataset._files():
             if not file.is_file():
                 raise DatasetError(f"{file} is missing; preprocess again or restore it")
         return dataset
+
+    def _files(self) -> Iterator[Path]:
+        yield from self.transform_files
+        if self.parent_layer is not None:
+            yield from self.layers
+        for split in self.splits.values():
+            yield from (self.path / file.name for file in split.files)
 
     def commit(self) -> None:
         """Writes `dataset.json`, after which the dataset exists; everything else must be written before."""
@@ -163,6 +172,7 @@ class PreparedDataset:
             "format_version": FORMAT_VERSION,
             "splits": {name: asdict(split) for name, split in self.splits.items()},
             "tables": {name: asdict(table) for name, table in self.tables.items()},
+            "parent_layer": self.parent_layer,
         }
         write_durably(self.path / DATASET_NAME, json.dumps(document, indent=1, allow_nan=False).encode() + b"\n")
 

@@ -5,44 +5,30 @@ The only module that imports NVTabular, Merlin and Dask, and the only one that r
 
 import logging
 import math
-import re
 import shutil
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rankhouse.embedding_cache.format.feature import DenseSteps, Feature
 from rankhouse.embedding_cache.format.transform import CompiledTransform
-from rankhouse.embedding_cache.format.vocabulary import MISSING_ID, TextValues, Vocabularies
+from rankhouse.embedding_cache.format.vocabulary import MISSING_ID, Values, Vocabularies
+from rankhouse.training.data.arrow_transform import ROW_GROUP_ROWS, known_values, write_split
 from rankhouse.training.data.feature_spec import CategoricalFeature, ContinuousFeature, FeatureSpec
-from rankhouse.training.data.prepared import (
-    DATASET_NAME,
-    SPEC_NAME,
-    WORKFLOW_NAME,
-    PreparedDataset,
-    Split,
-    SplitFile,
-    TableInfo,
-)
-from rankhouse.training.data.raw_sample import NUM_SAMPLED_ROWS, save_raw_sample
-from rankhouse.training.data.readers import read_rows
+from rankhouse.training.data.new_folder import TRAIN_SPLIT, Progress, check_split_names, check_splits, new_folder
+from rankhouse.training.data.prepared import SPEC_NAME, WORKFLOW_NAME, PreparedDataset, Split, SplitFile, TableInfo
+from rankhouse.training.data.raw_parts import read_parts, sample
 from rankhouse.training.data.staging import StagedSplit, stage
 from rankhouse.training.errors import PreprocessError
-
-FITTED_SPLIT = "train"
-
-# Small enough for the loader to hold one of each lane, large enough to read fast.
-_ROW_GROUP_ROWS = 16_384
 
 
 @contextmanager
@@ -134,19 +120,6 @@ class Workers:
         return cluster
 
 
-@dataclass(frozen=True)
-class Progress:
-    """Whom to tell how far the work is.
-
-    Attributes:
-        on_stage: Called with what is being done.
-        on_rows: Called with the number of raw rows read since the last call.
-    """
-
-    on_stage: Callable[[str], None] = lambda stage: None
-    on_rows: Callable[[int], None] = lambda num_rows: None
-
-
 def preprocess(
     folder: Path | str,
     spec: FeatureSpec,
@@ -171,22 +144,15 @@ def preprocess(
         PreprocessError: The folder is in the way, or the workflow cannot be fitted.
     """
     folder, progress = Path(folder), progress or Progress()
-    if FITTED_SPLIT not in paths:
-        raise PreprocessError(f"the splits are {', '.join(paths)}; one must be {FITTED_SPLIT!r}, to fit on")
-    for split in paths:
-        _check_split_name(split)
-    _check_free(folder, overwrite)
-    unfinished = folder.with_name(f".{folder.name}.unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
-    try:
+    check_splits(paths)
+    with new_folder(folder, overwrite=overwrite) as unfinished:
         with (workers or Workers()).started():
             graph = _Graph(spec, unfinished / "vocabularies")
             splits = {}
             # The fitted split first, whatever the order of the paths.
-            for name in sorted(paths, key=lambda name: name != FITTED_SPLIT):
+            for name in sorted(paths, key=lambda name: name != TRAIN_SPLIT):
                 staged = _staged(name, paths[name], spec, unfinished, progress)
-                if name == FITTED_SPLIT:
+                if name == TRAIN_SPLIT:
                     progress.on_stage(f"fitting on {staged.num_rows:,} rows")
                     graph.fit(staged)
                 splits[name] = _transform(graph.workflow, name, staged, unfinished, progress)
@@ -198,11 +164,6 @@ def preprocess(
         rows = compiled.vocabularies.num_rows
         tables = {name: TableInfo(rows[name], features[0].dim) for name, features in spec.tables.items()}
         PreparedDataset(unfinished, spec, splits, tables).commit()
-        if folder.exists():
-            shutil.rmtree(folder)
-        unfinished.rename(folder)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
     return PreparedDataset.open(folder)
 
 
@@ -215,7 +176,7 @@ def add_split(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> PreparedDataset:
-    """Transforms more raw logs with the workflow that a prepared dataset was made with, as a later day's.
+    """Transforms more raw logs as those of a prepared dataset, as a later day's; values it does not know are unknown.
 
     Args:
         folder: The prepared dataset.
@@ -232,8 +193,8 @@ def add_split(
     """
     progress = progress or Progress()
     dataset = PreparedDataset.open(folder)
-    _check_split_name(split)
-    if split == FITTED_SPLIT:
+    check_split_names([split])
+    if split == TRAIN_SPLIT:
         raise PreprocessError(f"{folder}: the workflow was fitted on {split!r}, which stays; give another name")
     if split in dataset.splits and not overwrite:
         raise PreprocessError(f"{folder} has a split {split!r} already; give another name or replace it (--overwrite)")
@@ -242,9 +203,7 @@ def add_split(
     unfinished.mkdir()
     try:
         with (workers or Workers()).started():
-            workflow = nvtabular.Workflow.load(dataset.path / WORKFLOW_NAME)
-            staged = _staged(split, path, dataset.spec, unfinished, progress)
-            made = _transform(workflow, split, staged, unfinished, progress)
+            made = _added(dataset, split, path, unfinished, progress)
         # dataset.json never names files that are not there, not even while an old split makes way for the new one.
         others = {name: other for name, other in dataset.splits.items() if name != split}
         replace(dataset, splits=others).commit()
@@ -256,29 +215,20 @@ def add_split(
     return PreparedDataset.open(folder)
 
 
-def _check_split_name(name: str) -> None:
-    if not re.fullmatch(r"[A-Za-z0-9_-]+", name) or name in (WORKFLOW_NAME, "vocabularies"):
-        raise PreprocessError(
-            f"a split is named by letters, digits, '_' and '-', and not {WORKFLOW_NAME!r}; got {name!r}"
-        )
-
-
-def _check_free(folder: Path, overwrite: bool) -> None:
-    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
-        return
-    if not (folder / DATASET_NAME).is_file():
-        raise PreprocessError(f"{folder} is there and is no prepared dataset; give another folder or remove it")
-    if not overwrite:
-        raise PreprocessError(
-            f"{folder} is a prepared dataset already; give another folder or replace it (--overwrite)"
-        )
+def _added(dataset: PreparedDataset, name: str, path: Path | str, folder: Path, progress: Progress) -> Split:
+    if not (dataset.path / WORKFLOW_NAME).is_dir():
+        # It extends another one: NVTabular's workflow does not know its vocabularies.
+        sample(folder / name, path, dataset.spec)
+        parts = read_parts(path, dataset.spec)
+        return write_split(folder, name, parts, dataset.spec, dataset.transform(), progress)
+    workflow = nvtabular.Workflow.load(dataset.path / WORKFLOW_NAME)
+    return _transform(workflow, name, _staged(name, path, dataset.spec, folder, progress), folder, progress)
 
 
 def _staged(name: str, path: Path | str, spec: FeatureSpec, folder: Path, progress: Progress) -> StagedSplit:
     progress.on_stage(f"reading the rows of {name}")
     staged = stage(path, spec, folder / "staged" / name, progress.on_rows)
-    (folder / name).mkdir()
-    save_raw_sample(folder / name, read_rows(path, spec, NUM_SAMPLED_ROWS))
+    sample(folder / name, path, spec)
     return staged
 
 
@@ -288,10 +238,10 @@ def _transform(workflow: nvtabular.Workflow, name: str, staged: StagedSplit, fol
     output = folder / name
     names = [file.name for file in staged.files]
     with _translated(f"split {name!r} cannot be transformed"):
-        workflow.transform(_dataset(staged)).to_parquet(str(output), output_files=names, row_group_size=_ROW_GROUP_ROWS)
+        workflow.transform(_dataset(staged)).to_parquet(str(output), output_files=names, row_group_size=ROW_GROUP_ROWS)
     shutil.rmtree(staged.files[0].parent)
     files = tuple(SplitFile(f"{name}/{file}", pq.read_metadata(output / file).num_rows) for file in names)
-    split = Split(files, staged.positive_rate, staged.missing_rates)
+    split = staged.statistics.split(files)
     if split.num_rows != staged.num_rows:
         raise PreprocessError(f"split {name!r} has {staged.num_rows} raw and {split.num_rows} transformed rows")
     return split
@@ -363,7 +313,7 @@ class _Graph:
             PreprocessError: A feature has no value at all, or no finite mean.
         """
         for feature in self._spec.features:
-            if staged.missing_rates[feature.name] == 1.0:
+            if staged.statistics.missing_rates[feature.name] == 1.0:
                 raise PreprocessError(
                     f"feature {feature.name!r} has no value in any row; take it out of the feature spec"
                 )
@@ -441,13 +391,8 @@ def _table_feature(feature: CategoricalFeature) -> Feature:
     )
 
 
-def _known_values(path: str, column: str, dtype: str) -> TextValues | npt.NDArray[np.int64]:
+def _known_values(path: str, column: str, dtype: str) -> Values:
     """Reads the vocabulary that NVTabular wrote: its rows stand in the order of their ids."""
     values = pq.read_table(path, columns=[column])[column].cast(pa.string()).drop_null()
-    if dtype == "int64":
-        ints: npt.NDArray[np.int64] = values.cast(pa.int64()).to_numpy()
-        return ints
-    array = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], pa.string())
-    offsets = np.frombuffer(array.buffers()[1], dtype=np.int32)[array.offset : array.offset + len(array) + 1]
-    data = np.frombuffer(array.buffers()[2] or b"", dtype=np.uint8)[offsets[0] : offsets[-1]]
-    return TextValues(data, (offsets - offsets[0]).astype(np.int64))
+    values = values.cast(pa.int64()) if dtype == "int64" else values
+    return known_values(pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type))

@@ -11,7 +11,7 @@ import pytest
 from rankhouse.embedding_cache.format.raw import RawBatch
 from rankhouse.embedding_cache.format.transform import CompiledTransform
 from rankhouse.embedding_cache.format.vocabulary import FIRST_KNOWN_ID, MISSING_ID, UNKNOWN_ID
-from rankhouse.training.data import staging
+from rankhouse.training.data import raw_parts
 from rankhouse.training.data.lanes import Block
 from rankhouse.training.data.prepared import PreparedDataset
 from rankhouse.training.data.preprocess import Workers, add_split, preprocess
@@ -34,7 +34,7 @@ def written(dataset: PreparedDataset, split: str) -> Batch:
 
 @pytest.fixture(autouse=True)
 def small_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(staging, "_FILE_ROWS", 400)
+    monkeypatch.setattr(raw_parts, "_PART_ROWS", 400)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[PreparedDataset, di
     rows = {"train": raw_rows(1000, seed=1), "valid": raw_rows(500, seed=2), "later": raw_rows(300, seed=3, unseen=40)}
     paths = {name: write_parquet(folder / f"{name}.parquet", part) for name, part in rows.items()}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(staging, "_FILE_ROWS", 400)
+        patch.setattr(raw_parts, "_PART_ROWS", 400)
         preprocess(folder / "out", SPEC, {"train": paths["train"], "valid": paths["valid"]})
         dataset = add_split(folder / "out", "later", paths["later"])
     return dataset, rows
