@@ -1,66 +1,110 @@
 """`rankhouse version`: what is in a version store, and what is done with versions after they exist."""
 
+import json
 import re
 import time
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 from rich.table import Table
 
-app = typer.Typer(help="List, show and verify the versions of a store.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from rankhouse.embedding_cache.format.version import Version, VersionStore
+
+app = typer.Typer(help="List, show, verify, compare, compact, collect and roll back versions.", no_args_is_help=True)
 
 Store = Annotated[Path, typer.Argument(metavar="STORE", help="The store's folder.")]
+_NUMBERS = {
+    *("rows", "width", "size", "adds", "adds rows", "AUC"),
+    *("added", "changed", "removed", "largest change", "mean change"),
+}
+
 Name = Annotated[str, typer.Argument(metavar="VERSION", help="A version's name, or latest.")]
 
 
 @app.command("list")
 def list_versions(store: Store) -> None:
-    """Lists the versions of a store, oldest first."""
+    """Lists the versions of each model, oldest first, and what each adds; a line joins a delta to its parent."""
+    from rankhouse.embedding_cache.format.errors import ManifestError
     from rankhouse.embedding_cache.format.version import VersionStore
+    from rankhouse.embedding_cache.maintenance.inventory import additions
 
-    opened = VersionStore(store)
-    table = _table("version", "model", "created (UTC)", "rows", "size", "AUC")
+    opened, console = VersionStore(store), Console(highlight=False)
+    versions, unreadable = [], []
     for name in opened.names():
-        version = opened.open(name, verify=False)
-        rows = sum(entry.num_rows for entry in version.tables)
-        auc = version.metrics.get("auc")
-        table.add_row(
-            name,
-            version.model,
-            version.created_at.strftime("%Y-%m-%d %H:%M:%S"),
-            f"{rows:,}",
-            _size(version.num_bytes),
-            "" if auc is None else f"{auc:.5f}",
-        )
-    Console().print(table)
+        try:
+            versions.append(opened.read(name))
+        except ManifestError as error:
+            unreadable.append(f"[bold red]{name}:[/] {escape(str(error))}")
+    added = dict(zip([version.name for version in versions], additions(versions), strict=True))
+    for model in sorted({version.model for version in versions}):
+        line = [version for version in versions if version.model == model]
+        table = _table("version", "made by", "created (UTC)", "rows", "size", "adds rows", "adds", "AUC")
+        for version, joint in zip(line, _joints(line), strict=True):
+            addition, auc = added[version.name], version.metrics.get("auc")
+            table.add_row(
+                f"{joint} {version.name}",
+                _made_by(version, is_joined=joint in "├└"),
+                version.created_at.strftime("%Y-%m-%d %H:%M"),
+                f"{sum(entry.num_rows for entry in version.tables):,}",
+                _size(version.num_bytes),
+                _changes(addition.num_rows, addition.num_removed),
+                _size(addition.num_bytes),
+                "" if auc is None else f"{auc:.5f}",
+            )
+        console.print(f"[bold]{model}[/]: {_count(len(line), 'version')}")
+        console.print(table)
+    for message in unreadable:
+        console.print(message, soft_wrap=True)
 
 
 @app.command()
 def show(store: Store, version: Name = "latest") -> None:
-    """Shows a version: its files, tables and features."""
+    """Shows a version: the chain that it ends, its files, tables and features."""
     from rankhouse.embedding_cache.format.version import VersionStore
 
-    opened = VersionStore(store).open(version, verify=False)
-    console = Console()
+    opened_store = VersionStore(store)
+    opened = opened_store.open(version, verify=False)
+    console = Console(highlight=False)
     metrics = ", ".join(f"{name} {_metric(value)}" for name, value in opened.metrics.items()) or "none"
     console.print(f"[bold]{opened.name}[/] of the model [bold]{opened.model}[/], {_size(opened.num_bytes)}")
-    console.print(f"created {opened.created_at.isoformat(timespec='seconds')}, metrics: {metrics}", highlight=False)
-    dense = "no dense part" if opened.record.num_dense is None else f"dense \\[B, {opened.num_dense}]"
-    console.print(f"{dense}, embeddings \\[B, {opened.embeddings_dim}]", highlight=False)
+    source = opened.source
+    trained = "" if source is None else f" from run {source.run}, checkpoint {source.checkpoint}, step {source.step}"
+    console.print(f"made by {_made_by(opened, is_joined=False)}{escape(trained)}")
+    console.print(f"created {opened.created_at.isoformat(timespec='seconds')}, metrics: {escape(metrics)}")
+    dense = f"dense \\[B, {opened.num_dense}]" if opened.record.num_dense is not None else "no dense part"
+    console.print(f"{dense}, embeddings \\[B, {opened.embeddings_dim}]")
+    console.print(_chain_table(opened_store, opened))
     files = _table("file", "size", "sha256")
     for name, record in opened.manifest.files.items():
         files.add_row(name, _size(record.bytes), record.sha256[:16])
-    tables = _table("table", "rows", "width", "size", "segments", "features")
+    for number, layer in enumerate(opened.record.vocabularies):
+        files.add_row(f"vocabularies, layer {number}", _size(layer.bytes), layer.sha256[:16])
+    console.print(files)
+    tables = _table("table", "rows", "width", "type", "size", "base", "deltas", "features")
     for entry in opened.tables:
         users = [f"{feature.name} ({feature.combiner})" for feature in opened.features if feature.table == entry.name]
-        size = _size(sum(segment.bytes for segment in entry.segments))
-        segments = ", ".join(segment.sha256[:8] for segment in entry.segments)
-        tables.add_row(entry.name, f"{entry.num_rows:,}", str(entry.dim), size, segments, ", ".join(users))
-    console.print(files)
+        changes = sum(delta.num_rows for delta in entry.deltas), sum(delta.num_removed for delta in entry.deltas)
+        tables.add_row(
+            *(entry.name, f"{entry.num_rows:,}", str(entry.dim), entry.dtype, _size(entry.num_bytes)),
+            _count(len(entry.segments), "file"),
+            f"{len(entry.deltas)}: {_changes(*changes)}" if entry.deltas else "",
+            ", ".join(users),
+        )
     console.print(tables)
 
 
@@ -75,8 +119,7 @@ def verify(
     opened = VersionStore(store)
     names = [opened.open(version, verify=False).name if version == "latest" else version] if version else opened.names()
     console, began = Console(highlight=False, soft_wrap=True), time.monotonic()
-    columns = (TextColumn("verifying"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    with _byte_progress("verifying", console) as progress:
         task = progress.add_task("bytes", total=None)
         found = verify_versions(
             opened, names, on_bytes=lambda done, total: progress.update(task, completed=done, total=total)
@@ -118,7 +161,7 @@ def gc(
             on_wait=lambda: console.print("a writer is at work in the store; waiting until it is done"),
         )
     verb = "would go" if dry_run else "removed"
-    table = _table(verb, "what it is", "size")
+    table = _table("path", "what it is", "size")
     for item in garbage:
         path = item.path.relative_to(store)
         kind = {"version": f"version of {item.model}", "segment": "rows that no version names"}
@@ -132,6 +175,153 @@ def gc(
     )
 
 
+@app.command()
+def compact(
+    store: Store,
+    version: Name = "latest",
+    model: Annotated[str | None, typer.Option(help="The model whose latest version is meant.")] = None,
+) -> None:
+    """Folds a version's deltas into a new base: a new version that gives the same rows, bit for bit."""
+    from rankhouse.embedding_cache.format.version import VersionStore
+    from rankhouse.embedding_cache.maintenance.publication import compact_version
+
+    console, began = Console(highlight=False, soft_wrap=True), time.monotonic()
+    opened = VersionStore(store)
+    old = opened.open(version, model=model, verify=False)
+    with _byte_progress("folding", console) as progress:
+        task = progress.add_task("bytes", total=None)
+        new = compact_version(
+            opened, old.name, on_bytes=lambda done, total: progress.update(task, completed=done, total=total)
+        )
+    if new.name == old.name:
+        console.print(f"{old.name} has no deltas: there is nothing to fold")
+        return
+    num_deltas = sum(len(table.deltas) for table in old.tables)
+    console.print(
+        f"[bold]{new.name}[/] of {new.model}: {_count(num_deltas, 'delta')} of {old.name} folded, "
+        f"{_size(old.num_bytes)} are now {_size(new.num_bytes)}, {time.monotonic() - began:.1f} s"
+    )
+
+
+@app.command()
+def rollback(
+    store: Store, version: Annotated[str, typer.Argument(metavar="VERSION", help="A version's name.")]
+) -> None:
+    """Publishes the content of an older version as a new one, the latest: nothing else in the store changes."""
+    from rankhouse.embedding_cache.format.version import VersionStore
+    from rankhouse.embedding_cache.maintenance.publication import roll_back
+
+    console = Console(highlight=False, soft_wrap=True)
+    with console.status(f"verifying {version}"):
+        new = roll_back(VersionStore(store), version)
+    console.print(f"[bold]{new.name}[/] of {new.model} has the content of {new.origin.version} and is the latest now")
+
+
+@app.command()
+def diff(
+    store: Store,
+    before: Annotated[str, typer.Argument(metavar="BEFORE", help="A version's name.")],
+    after: Annotated[str, typer.Argument(metavar="AFTER", help="A version's name, or latest.")] = "latest",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Shows what changed between two versions: rows of tables, vocabularies, features, the dense part, metrics."""
+    from rankhouse.embedding_cache.format.version import VersionStore
+    from rankhouse.embedding_cache.maintenance.comparison import compare_versions
+
+    opened, console = VersionStore(store), Console(highlight=False)
+    columns = (TextColumn("comparing rows"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("rows", total=None)
+        found = compare_versions(
+            opened.open(before, verify=False),
+            opened.open(after, verify=False),
+            on_rows=lambda done, total: progress.update(task, completed=done, total=total),
+        )
+    if as_json:
+        print(json.dumps(asdict(found), indent=1))
+        return
+    console.print(f"[bold]{found.before}[/] -> [bold]{found.after}[/]")
+    tables = _table("table", "rows", "added", "changed", "removed", "largest change", "mean change", "known values")
+    for entry in found.tables:
+        known = found.known_values.get(entry.name, (None, None))
+        tables.add_row(
+            *(entry.name, _step(entry.rows_before, entry.rows_after)),
+            *(f"{count:,}" if count else "" for count in (entry.num_added, entry.num_changed, entry.num_removed)),
+            *(f"{change:.3g}" if entry.num_changed else "" for change in (entry.max_change, entry.mean_change)),
+            _step(*known),
+        )
+    console.print(tables)
+    for what, names in (
+        ("added", found.features_added),
+        ("removed", found.features_removed),
+        ("changed", found.features_changed),
+    ):
+        if names:
+            console.print(f"features {what}: {escape(', '.join(names))}")
+    console.print(f"dense part: {found.dense}")
+    metrics = [f"{name} {_metric(one)} -> {_metric(other)}" for name, (one, other) in found.metrics.items()]
+    console.print(f"metrics: {escape(', '.join(metrics)) or 'same'}")
+
+
+def _joints(line: "Sequence[Version]") -> list[str]:
+    """Draws which versions of a model's line continue the one before them."""
+    continues = [
+        number > 0 and version.parent is not None and version.parent.name == line[number - 1].name
+        for number, version in enumerate(line)
+    ]
+    goes_on = [*continues[1:], False]
+    signs = {(False, False): " ", (False, True): "┌", (True, True): "├", (True, False): "└"}
+    return [signs[joint] for joint in zip(continues, goes_on, strict=True)]
+
+
+def _made_by(version: "Version", *, is_joined: bool) -> str:
+    """Says how a version came about; what a drawn line says already is left out."""
+    action, other = version.origin.action, version.origin.version
+    if other is None or (action == "delta" and is_joined):
+        return action
+    return f"{action} {'to' if action == 'rollback' else 'of'} {other.split('-')[0]}"
+
+
+def _chain_table(store: "VersionStore", version: "Version") -> Table:
+    """The versions from the base to this one, and what each adds to the one before it."""
+    from rankhouse.embedding_cache.format.errors import FormatError
+    from rankhouse.embedding_cache.maintenance.inventory import additions
+
+    chain, fault = [version], ""
+    while (parent := chain[0].parent) is not None and not fault:
+        try:
+            chain.insert(0, store.read(parent.name))
+        except FormatError:
+            fault = parent.name
+    table = _table("chain", "made by", "created (UTC)", "adds rows", "adds")
+    if fault:
+        table.add_row(f"  {fault}", "[dim]was collected[/]")
+    for link, joint, addition in zip(chain, _joints(chain), additions(chain), strict=True):
+        table.add_row(
+            f"{joint} {link.name}",
+            _made_by(link, is_joined=True),
+            link.created_at.strftime("%Y-%m-%d %H:%M"),
+            _changes(addition.num_rows, addition.num_removed),
+            _size(addition.num_bytes),
+        )
+    return table
+
+
+def _byte_progress(what: str, console: Console) -> Progress:
+    columns = (TextColumn(what), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+
+
+def _changes(num_rows: int, num_removed: int) -> str:
+    added = f"+{num_rows:,}" if num_rows else ""
+    return f"{added} -{num_removed:,}".strip() if num_removed else added
+
+
+def _step(before: int | None, after: int | None) -> str:
+    one, other = ("none" if count is None else f"{count:,}" for count in (before, after))
+    return one if one == other else f"{one} -> {other}"
+
+
 def _metric(value: object) -> str:
     return f"{value:.5f}" if isinstance(value, float) else str(value)
 
@@ -139,7 +329,7 @@ def _metric(value: object) -> str:
 def _table(*columns: str) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in columns:
-        table.add_column(column, justify="right" if column in ("rows", "width", "size", "AUC") else "left")
+        table.add_column(column, justify="right" if column in _NUMBERS else "left")
     return table
 
 

@@ -1,15 +1,32 @@
-"""Which files a version is made of: its own, in its folder, and those that it shares with other versions."""
+"""Which files a version is made of, and what it adds to those that were there before it."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from rankhouse.embedding_cache.format.files import MANIFEST_NAME, FileRecord
+from rankhouse.embedding_cache.format.files import FileRecord
 from rankhouse.embedding_cache.format.shared_files import shared_path
 from rankhouse.embedding_cache.format.version import Version
 
 
+@dataclass(frozen=True)
+class Addition:
+    """What a version adds to a store by itself.
+
+    Attributes:
+        num_rows: Rows in files that no older version names.
+        num_removed: Rows that its new deltas remove.
+        num_bytes: The bytes of these files and of those in its folder.
+    """
+
+    num_rows: int
+    num_removed: int
+    num_bytes: int
+
+
 def shared_files(version: Version) -> dict[Path, FileRecord]:
     """The files of a version that other versions may name as well."""
-    return {shared_path(version.store, record.sha256): record for record in version.record.shared_files}
+    return {shared_path(version.store, file.sha256): file for file in version.record.shared_files}
 
 
 def own_files(version: Version) -> dict[Path, FileRecord]:
@@ -17,6 +34,21 @@ def own_files(version: Version) -> dict[Path, FileRecord]:
     return {version.path / name: record for name, record in version.manifest.files.items()}
 
 
-def manifest_bytes(version: Version) -> int:
-    """The size of a version's manifest."""
-    return (version.path / MANIFEST_NAME).stat().st_size
+def additions(versions: Sequence[Version]) -> list[Addition]:
+    """Says for each of a store's versions, oldest first, what it adds to those before it."""
+    seen: set[str] = set()
+    found = []
+    for version in versions:
+        segments = [file for table in version.tables for file in table.segments if file.sha256 not in seen]
+        deltas = [file for table in version.tables for file in table.deltas if file.sha256 not in seen]
+        shared = [file for file in version.record.shared_files if file.sha256 not in seen]
+        files = (*version.manifest.files.values(), *shared)
+        found.append(
+            Addition(
+                num_rows=sum(file.num_rows for file in segments) + sum(file.num_rows for file in deltas),
+                num_removed=sum(file.num_removed for file in deltas),
+                num_bytes=sum(file.bytes for file in files),
+            )
+        )
+        seen |= {file.sha256 for file in shared}
+    return found

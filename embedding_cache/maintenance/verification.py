@@ -75,7 +75,7 @@ def verify_versions(
     damages += [Damage(reason, tuple(users[file])) for file, reason in reasons.items()]
     damaged = {name for damage in damages for name in damage.versions}
     for version in versions:
-        if version.name not in damaged and (reason := _misfit(version)):
+        if version.name not in damaged and (reason := _misfit(store, version)):
             damages.append(Damage(reason, (version.name,)))
             damaged.add(version.name)
     sound = {version.name: version.num_bytes for version in versions if version.name not in damaged}
@@ -109,9 +109,10 @@ def _check_files(
     return {file: reason for file, reason in reasons.items() if reason}
 
 
-def _misfit(version: Version) -> str:
+def _misfit(store: VersionStore, version: Version) -> str:
     """Opens what a version says it is made of; says what does not fit, though every byte is as it was written."""
     try:
+        store.open(version.name, verify=False)
         for table in version.tables:
             version.table_rows(table.name)
         version.golden()

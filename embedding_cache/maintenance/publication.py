@@ -1,0 +1,117 @@
+"""New versions made of old ones: a chain of deltas folded into a new base, and an older version brought back.
+
+Both leave the store as it is but for the new version, so each may be stopped at any point.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy.typing as npt
+
+from rankhouse.embedding_cache.format.errors import CorruptFileError
+from rankhouse.embedding_cache.format.locks import writing
+from rankhouse.embedding_cache.format.records import TableContent, TableRecord
+from rankhouse.embedding_cache.format.row_types import row_type_of
+from rankhouse.embedding_cache.format.version import SEGMENT_BYTES, Version, VersionStore
+from rankhouse.embedding_cache.format.version_record import Origin
+from rankhouse.embedding_cache.format.writing import write_tables
+
+
+def compact_version(
+    store: VersionStore,
+    name: str = "latest",
+    *,
+    model: str | None = None,
+    segment_bytes: int = SEGMENT_BYTES,
+    on_bytes: Callable[[int, int], None] = lambda done, total: None,
+) -> Version:
+    """Folds a version's deltas into a new base and publishes that as a new version, in the memory of a few blocks.
+
+    Rows are copied as they lie, so every lookup gives the same bits. A row that was removed becomes one of zero bytes,
+    which reads as zeros. The layers of the vocabularies stay as they are, because a later delta is told by them which
+    values are new.
+
+    Args:
+        store: The store.
+        name: The version, or "latest".
+        model: The model that it must be a version of; None takes any.
+        segment_bytes: How many bytes of rows a segment may hold.
+        on_bytes: Called with the bytes of rows written so far and in all; by one thread at a time.
+
+    Returns:
+        The new version; the version itself if it has no deltas.
+
+    Raises:
+        VersionNotFoundError: There is no such version.
+        FormatError: The version is damaged.
+    """
+    with writing(store.path):
+        version = store.open(name, model=model)  # Every byte is compared: what is copied gets a checksum of its own.
+        folded = [table for table in version.tables if table.deltas]
+        if not folded:
+            return version
+        progress = _Progress(sum(_num_bytes(table) for table in folded), on_bytes)
+        contents = [
+            TableContent(table.name, table.num_rows, table.dim, progress.count(version.blocks(table.name)), table.dtype)
+            for table in folded
+        ]
+        written = {table.name: table for table in write_tables(store.path, contents, segment_bytes=segment_bytes)}
+        record = replace(
+            version.record,
+            tables=tuple(written.get(table.name, table) for table in version.tables),
+            parent=None,
+            origin=Origin("compact", version.name),
+        )
+        return store.commit(record, version.path, check=_has_files_of(version))
+
+
+def roll_back(store: VersionStore, name: str) -> Version:
+    """Publishes the content of an older version as a new one, which is the latest then; the history stays as it is.
+
+    Args:
+        store: The store.
+        name: The older version.
+
+    Raises:
+        VersionNotFoundError: There is no such version.
+        FormatError: The version is damaged.
+    """
+    with writing(store.path):
+        version = store.open(name)
+        record = replace(version.record, origin=Origin("rollback", version.name))
+        return store.commit(record, version.path, check=_has_files_of(version))
+
+
+def _num_bytes(table: TableRecord) -> int:
+    return table.num_rows * row_type_of(table.dtype).row_bytes(table.dim)
+
+
+def _has_files_of(old: Version) -> Callable[[Version], None]:
+    """Makes a check that the files of a version's folder were copied as they are."""
+
+    def check(new: Version) -> None:
+        for name, record in old.manifest.files.items():
+            if new.manifest.files[name] != record:
+                raise CorruptFileError(
+                    f"{old.path / name}: was altered while it was copied; verify the store and try again"
+                )
+
+    return check
+
+
+class _Progress:
+    """Counts the bytes of blocks that several threads take."""
+
+    def __init__(self, total: int, on_bytes: Callable[[int, int], None]) -> None:
+        self._total, self._on_bytes = total, on_bytes
+        self._done, self._lock = 0, threading.Lock()
+
+    def count(self, blocks: Iterator[npt.NDArray[Any]]) -> Iterator[npt.NDArray[Any]]:
+        """Passes blocks on."""
+        for block in blocks:
+            yield block
+            with self._lock:
+                self._done += block.nbytes
+                self._on_bytes(self._done, self._total)
