@@ -25,8 +25,8 @@ from rankhouse.embedding_cache.maintenance.inventory import own_files, shared_fi
 from tests.embedding_cache.crashes.power_loss import read_log, states_after_power_loss
 from tests.embedding_cache.crashes.stories import STORIES, contents, make_store
 
-# As faults.c numbers them. Where the power fails, the process is killed, and what it had not flushed is lost.
-FAULTS = {"kill": 1, "power": 1, "torn": 2, "full": 3, "refused": 4}
+# As faults.c numbers them. Torn: killed, half of a write being done. Power: killed, and what was not flushed is lost.
+FAULTS = {"power": 1, "torn": 2, "full": 3, "refused": 4}
 MOST_POINTS = 2000
 REFUSED = 3  # The exit status of an operation that the system's refusal has stopped.
 

@@ -21,7 +21,7 @@ def faults(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return library
 
 
-@pytest.mark.parametrize("fault", ["kill", "torn", "power", "full", "refused"])
+@pytest.mark.parametrize("fault", ["torn", "power", "full", "refused"])
 @pytest.mark.parametrize("story", STORIES)
 def test_leaves_the_old_state_or_the_new(story: str, fault: str, faults: Path, tmp_path: Path) -> None:
     done = subprocess.run(
