@@ -1,6 +1,6 @@
 """Pooled lookup, and lookup with backward and Adagrad, beside the machine's limit and the peers.
 
-    rankhouse bench embedding_ops                     all cells, about 40 minutes
+    rankhouse bench embedding_ops                     all cells, an hour or two
     rankhouse bench embedding_ops --quick             a few cells, about 5 minutes
     rankhouse bench embedding_ops --filter 'dim=16 zipf hotness=10'
 
@@ -24,19 +24,21 @@ from benchmarks.support.embedding.report import aims_sheet, notes, sheets
 from benchmarks.support.embedding.turns import Kind, Turns
 from benchmarks.support.machine import describe_machine
 from benchmarks.support.peers import peers_python, peers_versions
-from benchmarks.support.process import Figure
+from benchmarks.support.process import Figure, ProcessError
 from benchmarks.support.sheet import report
 from rankhouse.training.launch import ALLOCATOR
 
-KINDS = (Kind("native"), Kind("torch"), Kind("tensorflow"))
-PROCESSES = [kind.kind for kind in KINDS]
+# What `rankhouse train` sets, for the peers too: without it they pay for fresh pages in each call, and on some virtual
+# machines for little else.
 TUNED = (("GLIBC_TUNABLES", ALLOCATOR),)
-KINDS_TUNED = (Kind("native"), Kind("torch", TUNED), Kind("tensorflow", TUNED))
+KINDS = (Kind("native"), Kind("torch", TUNED), Kind("tensorflow", TUNED))
+KINDS_AS_THEY_COME = (Kind("native"), Kind("torch"), Kind("tensorflow"))
+PROCESSES = [kind.kind for kind in KINDS]
 EXPLANATION = (
     "Sum pooling, float32, int64 ids. Rankhouse and the C loop have rows in huge pages as `rh_allocate` gives them, "
-    "and outputs made once. Peers have what their framework gives; in the tables `with our allocator settings` what "
-    "`rankhouse train` sets: huge pages, freed blocks kept. FBGEMM runs without its check of ids. All bags of a batch "
-    "have one size, which Rankhouse is told; in the column `offsets` it is not. "
+    "and outputs made once. Peers have what their framework gives, with the allocator settings that `rankhouse train` "
+    "sets: huge pages, freed blocks kept; in the tables `as they come` without. FBGEMM runs without its check of ids. "
+    "All bags of a batch have one size, which Rankhouse is told; in the column `offsets` it is not. "
     "* one call only."
 )
 
@@ -62,19 +64,23 @@ def main() -> None:
     if "torch" in options.processes:
         peers_python()
     figures: list[Figure[Cell]] = []
-    tuned: list[Figure[Cell]] = []
+    as_they_come: list[Figure[Cell]] = []
+    stopped: BaseException | None = None
     try:
         with _progress(console) as progress:
             measure(options, KINDS, cells, figures, progress)
             if options.processes != ["native"]:
-                measure(options, KINDS_TUNED, _chosen(options, _allocating_cells()), tuned, progress)
-    except KeyboardInterrupt:
-        console.print("stopped: these are the figures so far")
-    found = sheets(figures, "As they come")
-    found += sheets(tuned, "Peers with our allocator settings")
+                measure(options, KINDS_AS_THEY_COME, _chosen(options, _allocating_cells()), as_they_come, progress)
+    except (KeyboardInterrupt, ProcessError) as exc:
+        stopped = exc
+        console.print(f"stopped ({exc or 'interrupted'}): these are the figures so far")
+    found = sheets(figures, "All with our allocator settings")
+    found += sheets(as_they_come, "Peers as they come")
     found.append(aims_sheet(figures))
     machine = f"{describe_machine()}; {peers_versions()}"
     report(console, [machine, EXPLANATION], found, notes(figures), options.output)
+    if stopped is not None:
+        raise SystemExit(1)
 
 
 def measure(
