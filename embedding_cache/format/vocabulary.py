@@ -201,11 +201,12 @@ class Layer:
         return np.where(numbers < 0, _UNTOLD, ids)
 
     def ids(self, table: str, text_tables: Sequence[str]) -> npt.NDArray[np.int64]:
-        """The ids of a table's values in this layer, int64 [n]; REMOVED where one loses its own."""
+        """The ids of a table's values in a later layer, int64 [n]; REMOVED where one loses its own."""
         if table in self.ints:
             return self.ints[table].ids
+        assert self.text_ids is not None
         begin, end = self.texts.table_starts[text_tables.index(table) :][:2].tolist()
-        return np.arange(end - begin) + FIRST_KNOWN_ID if self.text_ids is None else self.text_ids[begin:end]
+        return self.text_ids[begin:end]
 
     def values(self, table: str, text_tables: Sequence[str], places: npt.NDArray[np.int64]) -> Values:
         """The values of a table at places of `ids`."""
@@ -277,7 +278,7 @@ class Vocabularies:
         ids = {name: changes[name].ids for name in self.num_rows}
         num_rows = {name: max(count, ids[name].max(initial=0) + 1) for name, count in self.num_rows.items()}
         layer = Layer(
-            *_indexes({name: changes[name].values for name in self.num_rows}, ids),
+            *_indexes({name: changes[name].values for name in (*self.int_tables, *self.text_tables)}, ids),
             text_ids=np.concatenate([_NONE, *(ids[name] for name in self.text_tables)]),
             freed={name: changes[name].freed for name in self.num_rows},
         )
@@ -302,11 +303,8 @@ class Vocabularies:
 
     def _check(self) -> None:
         """Checks that the layers make `num_rows` and that each frees the ids of the values that it removes."""
-        base, *changes = self.layers
-        found = {name: FIRST_KNOWN_ID + len(index.values) for name, index in base.ints.items()}
-        sizes = np.diff(base.texts.table_starts).tolist()
-        found |= {name: FIRST_KNOWN_ID + size for name, size in zip(self.text_tables, sizes, strict=True)}
-        for number, layer in enumerate(changes, start=1):
+        found = self._fitted_rows()
+        for number, layer in enumerate(self.layers[1:], start=1):
             for name, freed in layer.freed.items():
                 ids = layer.ids(name, self.text_tables)
                 found[name] = max(found[name], int(ids.max(initial=0)) + 1)
@@ -318,6 +316,13 @@ class Vocabularies:
                     )
         if found != self.num_rows:
             raise TransformError(f"the vocabularies make num_rows {found}; expected {dict(self.num_rows)}")
+
+    def _fitted_rows(self) -> dict[str, int]:
+        """For each table the rows that its first layer needs."""
+        base = self.layers[0]
+        ints = {name: FIRST_KNOWN_ID + len(index.values) for name, index in base.ints.items()}
+        sizes = np.diff(base.texts.table_starts).tolist()
+        return ints | {name: FIRST_KNOWN_ID + size for name, size in zip(self.text_tables, sizes, strict=True)}
 
     def document(self) -> dict[str, Any]:
         """What of it stands in a JSON document."""
@@ -360,22 +365,24 @@ class Vocabularies:
     def free_ids(self, table: str) -> npt.NDArray[np.int64]:
         """The ids of a table that have no value: int64 [m], sorted, of those from 3 to below `num_rows`."""
         is_free = np.ones(self.num_rows[table], dtype=np.bool_)
-        is_free[:FIRST_KNOWN_ID] = False
-        for layer in self.layers:
+        is_free[: self._fitted_rows()[table]] = False
+        for layer in self.layers[1:]:
             ids = layer.ids(table, self.text_tables)
-            is_free[layer.freed.get(table, _NONE)] = True
+            is_free[layer.freed[table]] = True
             is_free[ids[ids != REMOVED]] = False
         return np.flatnonzero(is_free)
 
     def values(self, table: str, ids: npt.NDArray[np.int64]) -> Values:
         """The values that have these ids of a table, int64 [n], each of which has one: n values in any order."""
         found: list[Values] = []
-        for layer in reversed(self.layers):
+        for layer in self.layers[:0:-1]:
             own = layer.ids(table, self.text_tables)
             here = np.flatnonzero(np.isin(own, ids))
             found.append(layer.values(table, self.text_tables, here))
             ids = np.setdiff1d(ids, own[here])
-        return joined_values(found)
+        base = self.layers[0]
+        here = np.flatnonzero(np.isin(base.ints[table].ids, ids)) if table in base.ints else ids - FIRST_KNOWN_ID
+        return joined_values([*found, base.values(table, self.text_tables, here)])
 
 
 def _indexes(

@@ -82,11 +82,12 @@ def raw_values(column: pa.ChunkedArray, feature: CategoricalFeature) -> pa.Array
 
 
 def known_values(values: pa.Array) -> Values:
-    """Strings or integers without nulls, as the vocabularies take them."""
-    if not pa.types.is_string(values.type):
+    """Texts or integers without nulls, as the vocabularies take them."""
+    if pa.types.is_integer(values.type):
         ints: npt.NDArray[np.int64] = values.to_numpy()
         return ints
-    offsets = np.frombuffer(values.buffers()[1], dtype=np.int32)[values.offset : values.offset + len(values) + 1]
+    kind = np.int64 if pa.types.is_large_string(values.type) else np.int32
+    offsets = np.frombuffer(values.buffers()[1], dtype=kind)[values.offset : values.offset + len(values) + 1]
     data = np.frombuffer(values.buffers()[2] or b"", dtype=np.uint8)[offsets[0] : offsets[-1]]
     return TextValues(data, (offsets - offsets[0]).astype(np.int64))
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankhouse.embedding_cache.format import transform
-from rankhouse.embedding_cache.format.errors import ManifestError
+from rankhouse.embedding_cache.format.errors import FormatError, ManifestError
 from rankhouse.embedding_cache.format.files import FORMAT_VERSION, check_format, read_json, write_durably
 from rankhouse.embedding_cache.format.tensors import read_tensors
 from rankhouse.training.data.feature_spec import AnyFeature, FeatureSpec
@@ -91,14 +91,16 @@ class PreparedDataset:
         return self.spec.features
 
     @property
-    def transform_files(self) -> tuple[Path, ...]:
-        """The files of the compiled transform, which a version takes along."""
-        return (self.path / transform.JSON_NAME, self.path / transform.TENSORS_NAME)
-
-    @property
     def layers(self) -> tuple[Path, ...]:
-        """The files of the vocabularies, the oldest first: that of the fit, and one for each day since."""
-        return transform.layer_files(self.path)
+        """The files of the vocabularies, the oldest first: that of the fit, and one for each day since.
+
+        Raises:
+            DatasetError: The compiled transform does not say.
+        """
+        try:
+            return transform.layer_files(self.path)
+        except FormatError as exc:
+            raise DatasetError(f"{exc}; preprocess again") from exc
 
     def free_ids(self, table: str) -> npt.NDArray[np.int64]:
         """The ids of a table that have no value: int64 [n], sorted, from 3 to below its `num_rows`."""
@@ -159,9 +161,8 @@ class PreparedDataset:
         return dataset
 
     def _files(self) -> Iterator[Path]:
-        yield from self.transform_files
-        if self.parent_layer is not None:
-            yield from self.layers
+        yield self.path / transform.JSON_NAME
+        yield from self.layers
         for split in self.splits.values():
             yield from (self.path / file.name for file in split.files)
 

@@ -24,12 +24,12 @@ class Usage:
 
     Attributes:
         counts: int64 [R], how often each id's value was seen in the "train" splits since it has the id.
-        last_seen: int64 [R], the generation of the last dataset whose "train" split had it. The generation of a dataset
+        last_seen: int32 [R], the generation of the last dataset whose "train" split had it. The generation of a dataset
             is the number of its layers less one: 0 for a fitted one.
     """
 
     counts: npt.NDArray[np.int64]
-    last_seen: npt.NDArray[np.int64]
+    last_seen: npt.NDArray[np.int32]
 
 
 def usage_of(dataset: PreparedDataset) -> dict[str, Usage]:
@@ -69,8 +69,8 @@ def _counted(dataset: PreparedDataset) -> dict[str, Usage]:
                 rows = source.read_row_group(group, columns=[feature.name for feature in dataset.spec.categorical])
                 for feature in dataset.spec.categorical:
                     column = rows[feature.name]
-                    ids = (pc.list_flatten(column) if feature.is_list else column).to_numpy()
-                    counts[feature.table] += np.bincount(ids, minlength=len(counts[feature.table]))
+                    found = (pc.list_flatten(column) if feature.is_list else column).value_counts()
+                    counts[feature.table][found.field("values").to_numpy()] += found.field("counts").to_numpy()
     for table in counts.values():
         table[:FIRST_KNOWN_ID] = 0
-    return {name: Usage(table, np.zeros(len(table), dtype=np.int64)) for name, table in counts.items()}
+    return {name: Usage(table, np.zeros(len(table), dtype=np.int32)) for name, table in counts.items()}

@@ -37,8 +37,9 @@ class ValueCounter:
 
     def __init__(self, features: tuple[CategoricalFeature, ...]) -> None:
         self._features = features
-        kind = pa.string() if features[0].dtype == "text" else pa.int64()
-        self._counted = pa.table({"values": pa.array([], kind), "counts": pa.array([], pa.int64())})
+        # All texts of a day together may have more bytes than an int32 counts.
+        self._kind = pa.large_string() if features[0].dtype == "text" else pa.int64()
+        self._counted = pa.table({"values": pa.array([], self._kind), "counts": pa.array([], pa.int64())})
         self._pending: list[pa.Table] = []
         self._num_pending = 0
 
@@ -46,7 +47,8 @@ class ValueCounter:
         """Counts the values of raw rows, as `read_raw` gives them."""
         for feature in self._features:
             counted = pc.drop_null(raw_values(table[feature.name], feature)).value_counts()
-            self._pending.append(pa.table({"values": counted.field("values"), "counts": counted.field("counts")}))
+            values = counted.field("values").cast(self._kind)
+            self._pending.append(pa.table({"values": values, "counts": counted.field("counts")}))
             self._num_pending += len(counted)
         if self._num_pending > max(_FEW, self._counted.num_rows):
             self._merge()

@@ -162,6 +162,16 @@ def test_a_day_without_new_values_is_an_empty_layer(days: Days) -> None:
     assert days.datasets[4].tables == days.datasets[3].tables
 
 
+def test_a_day_without_any_value_of_some_features(days: Days, tmp_path: Path) -> None:
+    rows = [{key: row[key] for key in ("clicked", "shop") if key in row} for row in raw_rows(50, seed=9)]
+    dataset = extend(days.datasets[1].path, tmp_path / "out", {"train": write_parquet(tmp_path / "raw.parquet", rows)})
+    assert {**dataset.tables, "shop": None} == {**days.datasets[1].tables, "shop": None}
+    assert dataset.split("train").missing_rates["city"] == 1.0
+    batch = written(dataset, "train")
+    assert batch.lengths.sum(axis=1).tolist() == [50, 0, 50, 0, 50]
+    assert set(batch.ids[-50:].tolist()) == {MISSING_ID}
+
+
 def test_files_are_like_those_of_nvtabular(days: Days) -> None:
     def types(dataset: PreparedDataset) -> dict[str, str]:
         schema = pq.read_schema(dataset.path / dataset.split("train").files[0].name)
@@ -227,7 +237,9 @@ def test_what_is_there_is_not_replaced_unasked(days: Days, tmp_path: Path) -> No
     with pytest.raises(DatasetError, match="is no folder"):
         extend(tmp_path / "nothing", tmp_path / "out", splits)
     first = extend(parent, tmp_path / "out", splits)
+    layer = file_record(first.layers[-1])
     assert extend(parent, tmp_path / "out", splits, overwrite=True) == first
+    assert file_record(first.layers[-1]) == layer
 
 
 @pytest.mark.parametrize("name", ["transform.json", "transform.safetensors", "transform.1.safetensors"])

@@ -40,7 +40,7 @@ class Grower:
     def __init__(self, known: list[Any], counts: list[int], dtype: str, threshold: int, max_size: int) -> None:
         self.dtype, self.limits = dtype, {"frequency_threshold": threshold, "max_size": max_size}
         self.vocabularies = Vocabularies.build({"c": as_values(known, dtype)})
-        self.usage = Usage(np.array([0, 0, 0, *counts]), np.zeros(3 + len(known), dtype=np.int64))
+        self.usage = Usage(np.array([0, 0, 0, *counts]), np.zeros(3 + len(known), dtype=np.int32))
 
     def live_through(self, day: Counter[Any]) -> list[int]:
         growth = grown(self.vocabularies, "c", counted(day, self.dtype), self.usage, **self.limits)

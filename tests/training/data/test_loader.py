@@ -35,8 +35,8 @@ def make_dataset(folder: Path, num_rows: int, row_group_rows: int = 30, num_file
     """A split whose every value says which row it belongs to; list features have 0 to 3 ids."""
     (folder / "train").mkdir(parents=True)
     SPEC.save(folder / SPEC_NAME)
-    for name in ("transform.json", "transform.safetensors"):
-        (folder / name).touch()
+    (folder / "transform.json").write_text('{"format": "rankhouse.transform", "format_version": 1}')
+    (folder / "transform.safetensors").touch()
     files = []
     for index in range(num_files):
         rows = np.arange(index * num_rows // num_files, (index + 1) * num_rows // num_files)

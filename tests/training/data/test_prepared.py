@@ -18,7 +18,7 @@ def test_what_was_committed_opens_the_same(tmp_path: Path) -> None:
     assert PreparedDataset.open(tmp_path / "x") == dataset
     assert dataset.features == SPEC.features
     assert dataset.split("train").num_rows == 10
-    assert [path.name for path in dataset.transform_files] == ["transform.json", "transform.safetensors"]
+    assert [path.name for path in dataset.layers] == ["transform.safetensors"]
 
 
 def test_the_ids_that_layers_freed(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_a_folder_that_is_none(tmp_path: Path) -> None:
         PreparedDataset.open(tmp_path / "nothing")
 
 
-@pytest.mark.parametrize("name", ["train/1.parquet", "transform.json"])
+@pytest.mark.parametrize("name", ["train/1.parquet", "transform.json", "transform.safetensors"])
 def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
     make_dataset(tmp_path / "x", num_rows=10)
     (tmp_path / "x" / name).unlink()
@@ -72,6 +72,13 @@ def test_a_damaged_description_is_refused(tmp_path: Path, content: str) -> None:
     make_dataset(tmp_path / "x", num_rows=10)
     (tmp_path / "x" / DATASET_NAME).write_text(content)
     with pytest.raises(DatasetError, match=DATASET_NAME):
+        PreparedDataset.open(tmp_path / "x")
+
+
+def test_a_damaged_transform_is_refused(tmp_path: Path) -> None:
+    make_dataset(tmp_path / "x", num_rows=10)
+    (tmp_path / "x" / "transform.json").write_text("{}")
+    with pytest.raises(DatasetError, match=r"transform\.json: expected the format"):
         PreparedDataset.open(tmp_path / "x")
 
 
