@@ -5,6 +5,7 @@ ServingError
 ├── ProcessFailedError        a process that we started died, or was not ready in time
 ├── InvalidModelNameError     a model's name cannot be a name in Triton
 ├── ModelLoadError            Triton refused to load a version
+├── DensePartError            an ONNX file cannot be a model's dense part
 ├── GoldenMismatchError       Triton's scores are not the trainer's: the version must take no traffic
 ├── TritonError               a call to Triton came back without an answer
 │   ├── TritonUnavailableError    no server there, or it is stopping
@@ -53,6 +54,10 @@ class InvalidModelNameError(ServingError):
 
 class ModelLoadError(ServingError):
     """Triton refused to load a version."""
+
+
+class DensePartError(ServingError):
+    """An ONNX file cannot be a model's dense part."""
 
 
 class GoldenMismatchError(ServingError):

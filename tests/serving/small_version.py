@@ -87,7 +87,7 @@ def write_version(store: Path, *, seed: int = 0, wrong_by: float = 0.0) -> Versi
         name: np.array(values, dtype=np.int64) for name, values in NUMBERS.items()
     }
     CompiledTransform(FEATURES, Vocabularies.build(known)).save(folder)
-    _write_dense(folder / "dense.onnx", weights)
+    write_dense_part(folder / "dense.onnx", weights.dense, weights.embeddings)
     request = {"context": {"city": "oslo"}, "candidates": [{"age": 3, "tags": ["bb"]}, {"item": -3, "home": "paris"}]}
     rows = [{**request["context"], **candidate} for candidate in request["candidates"]]
     golden = GoldenRequest(request, tuple(float(score) + wrong_by for score in weights.scores(rows)))
@@ -104,7 +104,8 @@ def write_version(store: Path, *, seed: int = 0, wrong_by: float = 0.0) -> Versi
     )
 
 
-def _write_dense(path: Path, weights: Weights) -> None:
+def write_dense_part(path: Path, dense: np.ndarray, embeddings: np.ndarray) -> None:
+    """Writes a logistic regression of float32 weights [num_dense, 1] and [E, 1] as ONNX."""
     nodes = [
         helper.make_node("MatMul", ["dense", "dense_weights"], ["from_dense"]),
         helper.make_node("MatMul", ["embeddings", "embedding_weights"], ["from_embeddings"]),
@@ -116,13 +117,13 @@ def _write_dense(path: Path, weights: Weights) -> None:
         nodes,
         "dense",
         [
-            helper.make_tensor_value_info("dense", TensorProto.FLOAT, ["B", len(weights.dense)]),
-            helper.make_tensor_value_info("embeddings", TensorProto.FLOAT, ["B", len(weights.embeddings)]),
+            helper.make_tensor_value_info("dense", TensorProto.FLOAT, ["B", len(dense)]),
+            helper.make_tensor_value_info("embeddings", TensorProto.FLOAT, ["B", len(embeddings)]),
         ],
         [helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["B"])],
         [
-            numpy_helper.from_array(weights.dense, "dense_weights"),
-            numpy_helper.from_array(weights.embeddings, "embedding_weights"),
+            numpy_helper.from_array(dense, "dense_weights"),
+            numpy_helper.from_array(embeddings, "embedding_weights"),
             numpy_helper.from_array(np.array([-1], dtype=np.int64), "flat"),
         ],
     )
