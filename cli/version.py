@@ -22,10 +22,13 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from rankhouse.cli import import_hps
+
 if TYPE_CHECKING:
     from rankhouse.embedding_cache.format.version import Version, VersionStore
 
 app = typer.Typer(help="List, show, verify, compare, compact, collect and roll back versions.", no_args_is_help=True)
+app.command("import-hps")(import_hps.import_models)
 
 Store = Annotated[Path, typer.Argument(metavar="STORE", help="The store's folder.")]
 _NUMBERS = {

@@ -1,7 +1,8 @@
 """What can go wrong in this package, beside the files themselves (see `format/errors.py`).
 
 EmbeddingCacheError
-└── BatchError   a batch of ids contradicts itself or the version
+├── BatchError   a batch of ids contradicts itself or the version
+└── HpsError     a model of HPS cannot be taken over
 """
 
 
@@ -11,3 +12,7 @@ class EmbeddingCacheError(Exception):
 
 class BatchError(EmbeddingCacheError):
     """A batch of ids contradicts itself or the version."""
+
+
+class HpsError(EmbeddingCacheError):
+    """A model of HPS cannot be taken over."""

@@ -1,0 +1,1 @@
+"""Models of NVIDIA's Hierarchical Parameter Server (HPS), taken over as versions."""
