@@ -313,7 +313,8 @@ def _load_table(checkpoint: Checkpoint, shard: TableShard, optimizer: Optimizer,
             step = max(1, _BLOCK_BYTES // block.rows[:1].nbytes)
             for at in range(0, len(block.rows), step):
                 write_rows(variable, block.start + at, block.rows[at : at + step])
-        variable.scatter_update(tf.IndexedSlices(initial, freed))
+        if len(freed):
+            variable.scatter_update(tf.IndexedSlices(initial, freed))
     if TOUCHED not in saved.arrays:
         touched_steps.assign(tf.fill(touched_steps.shape, tf.constant(checkpoint.iterations, tf.int32)))
     new = np.concatenate([freed, np.arange(saved.num_rows, shard.variable.shape[0])])

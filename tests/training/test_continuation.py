@@ -1,6 +1,10 @@
 """A run that goes on from another one's checkpoint on the next day's dataset, whose tables have grown."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +12,7 @@ import pytest
 
 from rankhouse.embedding_cache.format.files import MANIFEST_NAME
 from rankhouse.embedding_cache.format.tensors import write_tensors
-from rankhouse.training.checkpoint_files import Checkpoint
+from rankhouse.training.checkpoint_files import Checkpoint, complete_checkpoints
 from rankhouse.training.errors import CheckpointError, ConfigError
 from rankhouse.training.initializers import table_key, uniform_rows
 from rankhouse.training.launch import launch
@@ -16,11 +20,13 @@ from rankhouse.training.ranks import Ranks
 from rankhouse.training.run_folder import RunFolder
 from rankhouse.training.run_setup import new_run, resumed_run
 from rankhouse.training.trainer import Trainer
+from tests.training.launching import ENVIRONMENT, ROOT
 from tests.training.test_touched_rows import make_old
 from tests.training.test_trainer import SETTINGS, AfterCalls, assert_same_bits, train
 from tests.training.tiny_dataset import SPEC, TABLE_ROWS, write_tiny_dataset
 
-GROWN = {"shop": 9, "item": 26, "user": 30}
+# Shops are copied to every rank yesterday, and have an owner today.
+GROWN = {"shop": 12, "item": 26, "user": 30}
 FREED = {"shop": [4], "user": [5, 8, 29]}
 
 
@@ -130,6 +136,37 @@ def test_a_stopped_run_that_continues_another_resumes(
     train(resumed_run(run.path))
     assert_same_bits(child, run)
     assert checkpoint_of(run).lineage[:2] == checkpoint_of(parent).lineage
+
+
+@pytest.mark.parametrize("step", [3, 9])
+def test_a_killed_run_that_continues_another_resumes(
+    tmp_path: Path, parent: RunFolder, child: RunFolder, today: Path, step: int
+) -> None:
+    """The process kills itself after a step, before or after its first checkpoint."""
+    run = new_run(tmp_path / "run", data=today, source=parent.path)
+    code = f"""
+import os, signal
+from rankhouse.training.ranks import Ranks
+from rankhouse.training.run_folder import RunFolder
+from rankhouse.training.trainer import Trainer
+
+class Dying:
+    def record_steps(self, metrics):
+        if metrics.step == {step}:
+            os.kill(os.getpid(), signal.SIGKILL)
+    def record_evaluation(self, metrics):
+        pass
+
+Trainer(RunFolder.open({str(run.path)!r}), ranks=Ranks(0, 1)).train([Dying()], stop=False)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env={**os.environ, **ENVIRONMENT}, capture_output=True, check=False
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+    assert [path.name for path in complete_checkpoints(run.checkpoints)] == ([] if step < 7 else ["step-00000007"])
+    train(resumed_run(run.path))
+    assert_same_bits(child, run)
+    assert [iterations for _, iterations in checkpoint_of(run).lineage] == [7, 10, 17, 20]
 
 
 def test_the_recipe_is_the_parents_unless_another_is_named(tmp_path: Path, parent: RunFolder, today: Path) -> None:
