@@ -208,11 +208,15 @@ class Optimizer:
             learning_rates=self._learning_rates.read() if self._learning_rates else None,
             gradient_scale=1.0 if scale is None else scale,
         )
+        self._note(table, gradient.indices, step)
+
+    def _note(self, table: tf.Variable, ids: tf.Tensor, step: tf.Tensor) -> None:
+        """Notes that a step has written rows."""
         touched_steps = self._touched_steps[table.ref()]
         if self.settings.is_dense:
             touched_steps.assign(tf.fill(touched_steps.shape, tf.cast(step, tf.int32)))
         else:
-            _scatter(touched_steps, gradient.indices, step)
+            _scatter(touched_steps, ids, step)
 
 
 def _make_touched_steps(table: tf.Variable) -> tf.Variable:
