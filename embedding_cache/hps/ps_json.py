@@ -139,10 +139,8 @@ def _check_part(path: Path, part: str, values: Mapping[str, Any], *, index: int 
 
 
 def _hint(part: str, name: str) -> str:
-    for other, fields in PARTS.items():
-        if name in fields:
-            where = f"in {other}" if other else "at the top of the file"
-            return f"it belongs {where}"
+    if places := [f"in {other}" if other else "at the top of the file" for other in PARTS if name in PARTS[other]]:
+        return f"it belongs {' or '.join(places)}"
     near = difflib.get_close_matches(name, PARTS[part], n=1)
     return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(PARTS[part])}"
 

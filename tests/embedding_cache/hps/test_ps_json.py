@@ -133,6 +133,7 @@ def test_a_wrong_model_is_refused(tmp_path: Path, change: Any, message: str) -> 
         ({"volatile_db": 5}, "volatile_db is 5; expected an object"),
         ({"volatile_db": {"adress": "a"}}, "volatile_db.adress is no field of HPS; did you mean 'address'"),
         ({"persistent_db": {"address": "a"}}, "persistent_db.address is no field of HPS; it belongs in volatile_db"),
+        ({"max_batch_size": 1}, "it belongs in volatile_db or in persistent_db or in update_source or in models"),
         ({"zzz": 1}, "zzz is no field of HPS; known are supportlonglong, "),
     ],
 )
