@@ -3,7 +3,8 @@
 import json
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -120,7 +121,8 @@ def verify(
     from rankhouse.embedding_cache.maintenance.verification import verify_versions
 
     opened = VersionStore(store)
-    names = [opened.open(version, verify=False).name if version == "latest" else version] if version else opened.names()
+    names = opened.names() if version in ("", "latest") else [version]
+    names = names[-1:] if version == "latest" else names
     console, began = Console(highlight=False, soft_wrap=True), time.monotonic()
     with _byte_progress("verifying", console) as progress:
         task = progress.add_task("bytes", total=None)
@@ -133,6 +135,8 @@ def verify(
     for damage in found.damages:
         console.print(f"[bold red]damaged:[/] {escape(damage.reason)} [dim](needed by {', '.join(damage.versions)})[/]")
     console.print(f"{_count(len(names), 'version')} read in {time.monotonic() - began:.1f} s")
+    for name in _ways_back(opened, names, found.sound):
+        console.print(f"to go back to the newest sound one: rankhouse version rollback {store} {name}")
     if found.damages:
         raise typer.Exit(1)
 
@@ -154,15 +158,16 @@ def gc(
     from rankhouse.embedding_cache.maintenance.collection import collect_garbage, find_garbage
 
     opened, console = VersionStore(store), Console(highlight=False, soft_wrap=True)
-    if dry_run:
-        garbage = find_garbage(opened, keep=keep, grace_seconds=3600 * grace_hours)
-    else:
-        garbage = collect_garbage(
-            opened,
-            keep=keep,
-            grace_seconds=3600 * grace_hours,
-            on_wait=lambda: console.print("a writer is at work in the store; waiting until it is done"),
-        )
+    with console.status("looking for what nothing needs"):
+        if dry_run:
+            garbage = find_garbage(opened, keep=keep, grace_seconds=3600 * grace_hours)
+        else:
+            garbage = collect_garbage(
+                opened,
+                keep=keep,
+                grace_seconds=3600 * grace_hours,
+                on_wait=lambda: console.print("a writer is at work in the store; waiting until it is done"),
+            )
     verb = "would go" if dry_run else "removed"
     table = _table("path", "what it is", "size")
     for item in garbage:
@@ -264,6 +269,21 @@ def diff(
     console.print(f"dense part: {found.dense}")
     metrics = [f"{name} {_metric(one)} -> {_metric(other)}" for name, (one, other) in found.metrics.items()]
     console.print(f"metrics: {escape(', '.join(metrics)) or 'same'}")
+
+
+def _ways_back(store: "VersionStore", names: Sequence[str], sound: Mapping[str, int]) -> list[str]:
+    """The newest sound version of each model whose newest version is damaged."""
+    from rankhouse.embedding_cache.format.errors import ManifestError
+
+    newest: dict[str, str] = {}
+    newest_sound: dict[str, str] = {}
+    for name in names:
+        with suppress(ManifestError):
+            model = store.read(name).model
+            newest[model] = name
+            if name in sound:
+                newest_sound[model] = name
+    return [name for model, name in newest_sound.items() if newest[model] != name]
 
 
 def _joints(line: "Sequence[Version]") -> list[str]:

@@ -134,6 +134,16 @@ def test_verify_reads_every_file_and_goes_on_after_damage(store: VersionStore) -
     assert "sound" in run("verify", store.path, "latest")
 
 
+def test_verify_says_how_to_go_back_to_the_newest_sound_version(store: VersionStore) -> None:
+    first, second = store.names()
+    (store.path / "versions" / second / "golden.json").unlink()
+    for arguments in ([], ["latest"]):
+        result = CliRunner(env={"COLUMNS": "100"}).invoke(app, ["version", "verify", str(store.path), *arguments])
+        assert result.exit_code == 1
+        assert "golden.json: is missing; restore the file" in result.output
+        assert (f"rankhouse version rollback {store.path} {first}" in result.output) == (arguments == [])
+
+
 def test_gc_says_what_would_go_and_removes_it(store: VersionStore) -> None:
     first, second = store.names()
     planned = run("gc", store.path, "--keep", 1, "--dry-run").splitlines()

@@ -38,3 +38,40 @@ def test_leaves_the_old_state_or_the_new(story: str, fault: str, faults: Path, t
     assert found["old"] >= 1
     assert found["new"] >= 1
     assert ("between" in found) <= (story == "gc")
+
+
+# A process that may not write files beyond a size, as on a disk that is almost full: the system itself refuses.
+LIMITED = """
+import resource, sys
+from pathlib import Path
+from rankhouse.embedding_cache.format.errors import FormatError
+from rankhouse.embedding_cache.format.version import VersionStore
+from tests.embedding_cache.crashes.stories import STORIES, contents, make_store
+
+root, story, limit = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+before = contents(make_store(root))
+resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+store = VersionStore(root / "store")
+try:
+    STORIES[story](store, root)
+except (OSError, FormatError) as error:
+    assert "File too large" in str(error), error
+    assert contents(store) == before
+    assert not list(store.path.glob("*/.tmp-*"))
+    print("refused")
+else:
+    print("written")
+"""
+
+
+@pytest.mark.parametrize("story", ["write", "write_delta", "compact"])
+def test_a_writer_that_the_system_limits_leaves_the_old_state(story: str, tmp_path: Path) -> None:
+    outcomes = []
+    for limit in (10, 1000, 4100, 1 << 20):
+        arguments = [str(tmp_path / str(limit)), story, str(limit)]
+        done = subprocess.run(
+            [sys.executable, "-c", LIMITED, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, done.stderr
+        outcomes.append(done.stdout.strip())
+    assert outcomes == ["refused", "refused", "refused", "written"]
