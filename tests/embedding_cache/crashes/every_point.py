@@ -2,9 +2,9 @@
 
     python -m tests.embedding_cache.crashes.every_point STORY FAULT FOLDER      with `faults.c` preloaded
 
-Each attempt is a process of its own on a copy of one store; others then look at what is left and do the operation
-again. The output is the number of points, and how many of them left the old state, the new one and, for garbage
-collection, one with some of the old versions.
+Each attempt is a process of its own on a copy of one store; others then look at what is left and, after some, do the
+operation again. The output is the number of points, and how many of the states were the old one, the new one and, for
+garbage collection, one with some of the old versions.
 """
 
 import ctypes
@@ -52,7 +52,8 @@ def main(story: str, fault: str, root: Path) -> None:
             outcome = _outcome(before, after, _contents(state, root / "found.json"))
             assert outcome == "new" or status != 0, f"point {point}: it went well, but the state is {outcome}"
             outcomes[outcome] += 1
-        _succeed(lambda: _go_on(story, work))  # noqa: B023
+        if is_through or point % 4 == 0:
+            _succeed(lambda: _go_on(story, work))  # noqa: B023
         if is_through:
             print(json.dumps({"points": point, **outcomes}))
             return

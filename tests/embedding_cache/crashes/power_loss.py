@@ -58,7 +58,7 @@ def states_after_power_loss(root: Path, log: Path, copies: Path) -> Iterator[Pat
     for call, path, target in read_log(log):
         unflushed.follow(call, path, target)
     names = list(reversed(unflushed.names))
-    for lost in [[], names, *([name] for name in names)]:
+    for lost in [names, *([name] for name in names if len(names) > 1), *([[]] if names else [])]:
         shutil.rmtree(copies, ignore_errors=True)
         shutil.copytree(root, copies)
         for file in unflushed.files:

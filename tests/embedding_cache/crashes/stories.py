@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rankhouse.embedding_cache.format.records import TableContent, TableDelta
+from rankhouse.embedding_cache.format.records import TableDelta
 from rankhouse.embedding_cache.format.version import DeltaContent, Version, VersionStore
 from rankhouse.embedding_cache.maintenance.collection import collect_garbage
 from rankhouse.embedding_cache.maintenance.publication import compact_version, roll_back
@@ -43,8 +43,7 @@ def _write_delta(store: VersionStore, root: Path, first: float) -> Version:
 
 
 def _write(store: VersionStore, root: Path) -> None:
-    content = small_content(root / "parts", first=1000)
-    store.write(replace(content, tables=[*content.tables, TableContent("C3", 2, 2, [rows_of(2, 2)])]))
+    store.write(small_content(root / "parts", first=1000))
 
 
 def _collect(store: VersionStore, root: Path) -> None:
