@@ -4,13 +4,16 @@ import time
 from collections.abc import Iterable
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+
+if TYPE_CHECKING:
+    from rankhouse.embedding_cache.hps.ps_json import Setting
 
 
 class Combiner(str, Enum):
@@ -55,9 +58,11 @@ def import_models(
     from rankhouse.embedding_cache.hps.ps_json import read_ps_json
 
     found, console = read_ps_json(ps_json), Console(highlight=False)
-    console.print(
-        _table((setting.name, setting.value, setting.field.there, setting.field.here) for setting in found.settings)
-    )
+    console.print("The settings in the file and what they do in HPS, under what takes their place here:")
+    for place, settings in _by_place(found.settings).items():
+        console.print(f"\n[bold]{escape(place)}[/]")
+        console.print(_table((f"{setting.name} = {setting.value}", setting.field.there) for setting in settings))
+    console.print()
     part = None
     if dense is not None:
         from rankhouse.serving.triton_models.dense import DensePart
@@ -86,10 +91,18 @@ def import_models(
         console.print("without a dense part it can be looked up, but not served: give one as ONNX by --dense")
 
 
-def _table(rows: Iterable[tuple[str, str, str, str]]) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for column in ("setting", "value", "in HPS", "here"):
-        table.add_column(column, overflow="fold")
+def _by_place(settings: "Iterable[Setting]") -> "dict[str, list[Setting]]":
+    """The settings under what takes their place; those that are taken over come first."""
+    places: dict[str, list[Setting]] = {}
+    for setting in settings:
+        places.setdefault(setting.field.here, []).append(setting)
+    return dict(sorted(places.items(), key=lambda item: not item[0].startswith("taken over")))
+
+
+def _table(rows: Iterable[tuple[str, str]]) -> Table:
+    table = Table(box=None, show_header=False, padding=(0, 0, 0, 2))
+    for _ in range(2):
+        table.add_column(overflow="fold")
     for row in rows:
         table.add_row(*map(escape, row))
     return table

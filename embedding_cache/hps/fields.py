@@ -65,14 +65,14 @@ PARTS: dict[str, dict[str, Field]] = {
         "type": Field("text", "hash map, shared memory, Redis Cluster or none (default)", _MAPPED),
         "algorithm": Field("text", "the kind of hash map, in older releases", _MAPPED),
         "address": Field("text", "Redis; only the first address is asked at start", _NO_DATABASE),
-        "user_name": Field("text", "Redis", _NO_DATABASE),
-        "password": Field("text", "Redis", _NO_DATABASE),
+        "user_name": Field("text", "the user of Redis", _NO_DATABASE),
+        "password": Field("text", "the password of Redis", _NO_DATABASE),
         "num_node_connections": Field("count", "Redis: connections for each node", _NO_DATABASE),
-        "enable_tls": Field("flag", "Redis", _NO_DATABASE),
-        "tls_ca_certificate": Field("text", "Redis", _NO_DATABASE),
-        "tls_client_certificate": Field("text", "Redis", _NO_DATABASE),
-        "tls_client_key": Field("text", "Redis", _NO_DATABASE),
-        "tls_server_name_identification": Field("text", "Redis", _NO_DATABASE),
+        "enable_tls": Field("flag", "TLS to Redis", _NO_DATABASE),
+        "tls_ca_certificate": Field("text", "TLS to Redis", _NO_DATABASE),
+        "tls_client_certificate": Field("text", "TLS to Redis", _NO_DATABASE),
+        "tls_client_key": Field("text", "TLS to Redis", _NO_DATABASE),
+        "tls_server_name_identification": Field("text", "TLS to Redis", _NO_DATABASE),
         "num_partitions": Field(
             "count", "parts of a table; at most the host's cores, so hosts can differ in what they find", _MAPPED
         ),
@@ -87,6 +87,8 @@ PARTS: dict[str, dict[str, Field]] = {
             "flag", "memory shared by processes", "no meaning: all processes share the page cache"
         ),
         "max_batch_size": Field("count", "keys in one call of the database", _NO_DATABASE),
+        "max_get_batch_size": Field("count", "the same of reading, in older releases", _NO_DATABASE),
+        "max_set_batch_size": Field("count", "the same of writing, in older releases", _NO_DATABASE),
         "overflow_margin": Field("count", "rows of a partition (not of a table) from which on it evicts", _NO_OVERFLOW),
         "overflow_policy": Field("text", "which rows are evicted", _NO_OVERFLOW),
         "overflow_resolution_target": Field("number", "how far it evicts", _NO_OVERFLOW),
@@ -108,10 +110,12 @@ PARTS: dict[str, dict[str, Field]] = {
     },
     "persistent_db": {
         "type": Field("text", "RocksDB or none", _MAPPED),
-        "path": Field("text", "RocksDB", "no meaning: rows lie in the version store, --store"),
-        "num_threads": Field("count", "RocksDB", _NO_DATABASE),
-        "read_only": Field("flag", "RocksDB", "no meaning: versions are never written again"),
+        "path": Field("text", "the folder of RocksDB", "no meaning: rows lie in the version store, --store"),
+        "num_threads": Field("count", "threads of RocksDB", _NO_DATABASE),
+        "read_only": Field("flag", "opens RocksDB for reading only", "no meaning: versions are never written again"),
         "max_batch_size": Field("count", "keys in one call of the database", _NO_DATABASE),
+        "max_get_batch_size": Field("count", "the same of reading, in older releases", _NO_DATABASE),
+        "max_set_batch_size": Field("count", "the same of writing, in older releases", _NO_DATABASE),
         "initialize_after_startup": Field(
             "flag", "not read from the file", "no meaning: opening a version loads no rows"
         ),
@@ -119,9 +123,10 @@ PARTS: dict[str, dict[str, Field]] = {
     },
     "update_source": {
         "type": Field("text", "Kafka; changed rows reach RAM and RocksDB, not the device cache", _NO_STREAM),
-        "brokers": Field("text", "Kafka", _NO_STREAM),
+        "brokers": Field("text", "the addresses of Kafka", _NO_STREAM),
         "metadata_refresh_interval_ms": Field("count", "Kafka", _NO_STREAM),
         "receive_buffer_size": Field("count", "Kafka", _NO_STREAM),
+        "max_receive_buffer_size": Field("count", "the same in older releases", _NO_STREAM),
         "poll_timeout_ms": Field("count", "Kafka", _NO_STREAM),
         "max_batch_size": Field("count", "messages taken at once", _NO_STREAM),
         "failure_backoff_ms": Field("count", "Kafka: wait after a failure", _NO_STREAM),

@@ -24,11 +24,13 @@ def test_it_says_what_it_found_and_what_it_wrote(tmp_path: Path) -> None:
     result = run(write_ps_json(tmp_path, *models, volatile_db={"type": "redis_cluster", "password": "hunter2"}))
     assert result.exit_code == 0, result.output
     lines = result.output.splitlines()
-    assert lines[0].split("  ")[0] == "setting"
-    (threshold,) = (line for line in lines if line.startswith("models.hit_rate_threshold"))
-    assert "no meaning: lookups are exact" in threshold
-    (default,) = (line for line in lines if line.startswith("models.default_value_for_each_table"))
-    assert "shop: [0.125, 0.25], feed: [0.125]" in default
+    heading = lines.index("no meaning: lookups are exact, the same request gives the same scores")
+    assert lines[heading + 1].strip().startswith("models.hit_rate_threshold = 0.9 ")
+    heading = lines.index("taken over: rows 1 (missing) and 2 (unknown) of the table")
+    assert "models.default_value_for_each_table = shop: [0.125, 0.25], feed: [0.125]" in lines[heading + 1]
+    headings = [line for line in lines if line.startswith(("taken over", "no meaning"))]
+    assert headings == sorted(headings, key=lambda line: line[0], reverse=True)
+    assert len(headings) == len(set(headings))
     assert "hunter2" not in result.output
     versions = [VersionStore(tmp_path / "store").open(name) for name in VersionStore(tmp_path / "store").names()]
     assert [version.model for version in versions] == ["shop", "feed"]
