@@ -1,6 +1,7 @@
-"""The committed store, made once by `write_version` of tests/serving/small_version.py: it must stay readable.
+"""The committed stores: they must stay readable. Never make them anew; what is new gets another store beside them.
 
-Never make it anew. A new format version gets a second store beside it.
+`golden` was made once by `write_version` of tests/serving/small_version.py, `golden_chain` by `write_chain` of
+golden_chain.py.
 """
 
 import hashlib
@@ -20,10 +21,14 @@ from rankhouse.embedding_cache.format.errors import CorruptFileError, FormatErro
 from rankhouse.embedding_cache.format.raw import RawBatch
 from rankhouse.embedding_cache.format.shared_files import shared_path
 from rankhouse.embedding_cache.format.version import VersionStore
+from rankhouse.embedding_cache.format.version_record import Source
+from tests.embedding_cache.golden_chain import DAYS, ROW_TYPES, ROWS, ChainModel
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = Path(__file__).parent / "format/golden"
+GOLDEN_CHAIN = GOLDEN.with_name("golden_chain")
 NAME = "000001-00f043b8"
+CHAIN = ["000001-ab01e749", "000002-233a39bb", "000003-b7a8a7ab"]
 SEGMENTS = {
     "78926f99309fda755bd3452541248e3fffc5a761d8838edf8a1e470d1a32d58d",
     "a639aae75619e3c524663fa07dde211383cc0f46f5984aa3c11487b699a9a3ed",
@@ -32,13 +37,16 @@ SEGMENTS = {
 }
 
 
-def test_the_store_is_the_one_that_was_committed() -> None:
-    assert [path.name for path in (GOLDEN / "versions").iterdir()] == [NAME]
+def test_the_stores_are_those_that_were_committed() -> None:
     assert {path.stem for path in (GOLDEN / "segments").iterdir()} == SEGMENTS
-    for path in (GOLDEN / "segments").iterdir():
-        assert hashlib.sha256(path.read_bytes()).hexdigest() == path.stem
-    manifest = (GOLDEN / "versions" / NAME / "manifest.json").read_bytes()
-    assert hashlib.sha256(manifest).hexdigest()[:8] == NAME.split("-")[1]
+    assert len(list((GOLDEN_CHAIN / "segments").iterdir())) == 16
+    for store, names in ((GOLDEN, [NAME]), (GOLDEN_CHAIN, CHAIN)):
+        assert sorted(path.name for path in (store / "versions").iterdir()) == names
+        for path in (store / "segments").iterdir():
+            assert hashlib.sha256(path.read_bytes()).hexdigest() == path.stem
+        for name in names:
+            manifest = (store / "versions" / name / "manifest.json").read_bytes()
+            assert hashlib.sha256(manifest).hexdigest()[:8] == name.split("-")[1]
 
 
 def test_opens_and_scores_its_golden_requests() -> None:
@@ -52,6 +60,60 @@ def test_opens_and_scores_its_golden_requests() -> None:
         embeddings = EmbeddingEngine(version).lookup(batch.ids, batch.lengths)
         (scores,) = dense.run(["scores"], {"dense": batch.dense, "embeddings": embeddings})
         np.testing.assert_allclose(scores, golden.scores, atol=1e-6)
+
+
+def test_every_day_of_the_chain_scores_as_its_model_did() -> None:
+    model = ChainModel()
+    for number, name in enumerate(CHAIN):
+        if number:
+            model.live_through(DAYS[number - 1])
+        version = VersionStore(GOLDEN_CHAIN).open(name)
+        assert version.source == Source("chain-1", f"0{number}", 100 + number)
+        assert {table.name: table.dtype for table in version.tables} == ROW_TYPES
+        for table in version.tables:
+            np.testing.assert_array_equal(version.rows(table.name, np.arange(table.num_rows)), model.rows[table.name])
+        transform = version.transform()
+        assert len(transform.vocabularies.layers) == 1 + number
+        batch = transform.apply(RawBatch.from_rows(transform.features, list(ROWS)))
+        embeddings = EmbeddingEngine(version).lookup(batch.ids, batch.lengths)
+        dense = onnxruntime.InferenceSession(version.dense_path)
+        (scores,) = dense.run(["scores"], {"dense": batch.dense, "embeddings": embeddings})
+        np.testing.assert_allclose(scores, model.scores(), atol=1e-6)
+        np.testing.assert_allclose(version.golden()[0].scores, model.scores(), atol=1e-12)
+
+
+def test_deltas_lie_as_the_format_says() -> None:
+    first, _, last = (VersionStore(GOLDEN_CHAIN).open(name) for name in CHAIN)
+    assert [len(table.deltas) for table in first.tables] == [0, 0, 0, 0]
+    assert [len(table.deltas) for table in last.tables] == [2, 2, 2, 2]
+    for table in last.tables:
+        names = [segment.sha256 for segment in table.segments]
+        for number, delta in enumerate(table.deltas):
+            content = shared_path(GOLDEN_CHAIN, delta.sha256).read_bytes()
+            assert int.from_bytes(content[:8], "little") == 4088
+            header = json.loads(content[8:4096])
+            chain = hashlib.sha256("".join(f"{name}\n" for name in names).encode()).hexdigest()
+            assert header.pop("__metadata__") == {
+                "format": "rankhouse.delta",
+                "format_version": "1",
+                "table": table.name,
+                "row_type": table.dtype,
+                "chain": chain,
+            }
+            code, element, extra = {"city": ("F32", 4, 0), "tag": ("F16", 2, 0), "shop": ("BF16", 2, 0)}.get(
+                table.name, ("U8", 1, 8)
+            )
+            columns = table.dim + extra
+            ends = np.cumsum([0, delta.num_rows * columns * element, delta.num_rows * 8, delta.num_removed * 8])
+            assert list(header) == ["rows", "ids", "removed"]
+            assert header["rows"] == {"dtype": code, "shape": [delta.num_rows, columns], "data_offsets": [0, ends[1]]}
+            assert header["ids"] == {"dtype": "I64", "shape": [delta.num_rows], "data_offsets": [ends[1], ends[2]]}
+            assert header["removed"]["data_offsets"] == [ends[2], ends[3]]
+            assert len(content) == 4096 + ends[3] == delta.bytes
+            day = DAYS[number]
+            ids = np.frombuffer(content[4096 + ends[1] :], "<i8").tolist()
+            assert ids == [*day.changed.get(table.name, []), *day.removed.get(table.name, [])]
+            names.append(delta.sha256)
 
 
 def test_segments_lie_as_the_format_says() -> None:
@@ -86,28 +148,29 @@ def run_script_of_the_format(store: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_the_script_of_the_format_reads_it() -> None:
-    done = run_script_of_the_format(GOLDEN)
+@pytest.mark.parametrize("store", [GOLDEN, GOLDEN_CHAIN], ids=["whole", "chain"])
+def test_the_script_of_the_format_reads_it(store: Path) -> None:
+    done = run_script_of_the_format(store)
     assert done.returncode == 0, done.stderr
-    version = VersionStore(GOLDEN).open()
-    expected = [
-        f"{table.name} row {segment.row_begin} = {rows[0].tolist()}"
-        for table in version.tables
-        for segment, rows in zip(table.segments, version.table_rows(table.name).segments, strict=True)
-    ]
+    version = VersionStore(store).open()
+    expected = []
+    for table in version.tables:
+        rows = version.rows(table.name, np.arange(table.num_rows))
+        expected.append(f"{table.name} {rows.shape} row 3 = {rows[3].tolist()} sum = {rows.sum(dtype=np.float64)}")
     assert done.stdout.splitlines() == expected
 
 
+@pytest.mark.parametrize("store", [GOLDEN, GOLDEN_CHAIN], ids=["whole", "chain"])
 @pytest.mark.parametrize("file", ["segments/*", "versions/*/golden.json", "versions/*/manifest.json"])
-def test_the_script_of_the_format_refuses_altered_bytes(tmp_path: Path, file: str) -> None:
-    store = tmp_path / "store"
-    shutil.copytree(GOLDEN, store)
-    path = next(store.glob(file))
-    content = path.read_bytes()
-    path.write_bytes(content[:-2] + bytes([content[-2] ^ 1]) + content[-1:])
-    assert "AssertionError" in run_script_of_the_format(store).stderr
-    with pytest.raises(FormatError, match=path.name):
-        VersionStore(store).open()
+def test_the_script_of_the_format_refuses_altered_bytes(tmp_path: Path, store: Path, file: str) -> None:
+    shutil.copytree(store, tmp_path / "store")
+    altered = sorted((tmp_path / "store").glob(file))[-2:]
+    for path in altered:
+        content = path.read_bytes()
+        path.write_bytes(content[:-2] + bytes([content[-2] ^ 1]) + content[-1:])
+    assert "AssertionError" in run_script_of_the_format(tmp_path / "store").stderr
+    with pytest.raises(FormatError, match="|".join(path.name for path in altered)):
+        VersionStore(tmp_path / "store").open()
 
 
 def test_the_text_index_hashes_as_the_format_says() -> None:
