@@ -18,7 +18,7 @@ from rankhouse.embedding_cache.format.records import DeltaRecord, TableDelta, Ta
 from rankhouse.embedding_cache.format.row_types import encoded, row_type_of
 from rankhouse.embedding_cache.format.segment import ROWS, check_alignment
 from rankhouse.embedding_cache.format.shared_files import adopt, new_path, shared_path
-from rankhouse.embedding_cache.format.tensors import TensorFile, open_tensors, write_tensor_blocks
+from rankhouse.embedding_cache.format.tensors import BlockTensor, TensorFile, open_tensors, stream_tensors
 
 Ids = npt.NDArray[np.int64]
 
@@ -60,15 +60,15 @@ def write_delta(store: Path, parent: TableRecord, delta: TableDelta) -> TableRec
         return parent
     row_type = row_type_of(parent.dtype)
     temporary = new_path(store)
-    file = write_tensor_blocks(
+    rows = encoded(delta.blocks, row_type, table=parent.name, row_of=lambda place: int(delta.ids[place]))
+    file = stream_tensors(
         temporary,
-        ROWS,
-        encoded(delta.blocks, row_type, table=parent.name, row_of=lambda place: int(delta.ids[place])),
-        shape=(len(delta.ids), row_type.columns(parent.dim)),
-        dtype=row_type.dtype,
-        code=row_type.code,
-        metadata=_metadata(parent),
-        behind={_IDS: delta.ids, _REMOVED: delta.removed},
+        [
+            BlockTensor(ROWS, row_type.code, (len(delta.ids), row_type.columns(parent.dim)), rows),
+            BlockTensor(_IDS, "I64", delta.ids.shape, [delta.ids]),
+            BlockTensor(_REMOVED, "I64", delta.removed.shape, [delta.removed]),
+        ],
+        _metadata(parent),
     )
     adopt(store, temporary, file)
     record = DeltaRecord(file.sha256, file.bytes, num_rows=len(delta.ids), num_removed=len(delta.removed))

@@ -15,7 +15,7 @@ from rankhouse.embedding_cache.format.files import FORMAT_VERSION
 from rankhouse.embedding_cache.format.records import SegmentRecord, TableContent
 from rankhouse.embedding_cache.format.row_types import RowType, encoded, row_type_of
 from rankhouse.embedding_cache.format.shared_files import adopt, new_path, shared_path
-from rankhouse.embedding_cache.format.tensors import DATA_ALIGNMENT, open_tensors, write_tensor_blocks
+from rankhouse.embedding_cache.format.tensors import DATA_ALIGNMENT, BlockTensor, open_tensors, stream_tensors
 
 ROWS = "rows"
 
@@ -56,14 +56,11 @@ def _write(
     num_rows: int,
 ) -> SegmentRecord:
     temporary = new_path(store)
-    file = write_tensor_blocks(
+    rows = encoded(blocks, row_type, table=table.name, row_of=lambda place: row_begin + place)
+    file = stream_tensors(
         temporary,
-        ROWS,
-        encoded(blocks, row_type, table=table.name, row_of=lambda place: row_begin + place),
-        shape=(num_rows, row_type.columns(table.dim)),
-        dtype=row_type.dtype,
-        code=row_type.code,
-        metadata=_metadata(table.name, row_type, row_begin=row_begin),
+        [BlockTensor(ROWS, row_type.code, (num_rows, row_type.columns(table.dim)), rows)],
+        _metadata(table.name, row_type, row_begin=row_begin),
     )
     adopt(store, temporary, file)
     return SegmentRecord(sha256=file.sha256, bytes=file.bytes, row_begin=row_begin, num_rows=num_rows)

@@ -30,6 +30,8 @@ def new_path(store: Path) -> Path:
 def adopt(store: Path, temporary: Path, record: FileRecord) -> None:
     """Gives a complete file the name of its content; where a sound file of that name exists, it stays.
 
+    The name is on the disk after `flush_names`, once for many files.
+
     Args:
         store: The store's folder.
         temporary: The file, flushed to the disk, under a name of `new_path`.
@@ -40,8 +42,11 @@ def adopt(store: Path, temporary: Path, record: FileRecord) -> None:
         temporary.unlink()
     else:
         os.replace(temporary, path)
-    # Also where the file was there: the writer that put it there may not have come so far yet.
-    flush(path.parent)
+
+
+def flush_names(store: Path) -> None:
+    """Flushes the names of all shared files to the disk, also of those that another writer has just put there."""
+    flush(store / SEGMENTS)
 
 
 def take_in(store: Path, source: Path, *, known: Collection[FileRecord] = ()) -> FileRecord:

@@ -1,8 +1,8 @@
 """Tensor files: safetensors, written durably and read by memory mapping.
 
-The only importer of safetensors. Two writers: `write_tensors` for a few arrays that are in memory, and
-`write_tensor_blocks` for one tensor of any size that arrives block by block, with small ones behind it. Both give files
-that every safetensors reader opens.
+The only importer of safetensors. `write_tensors` is for a few arrays that are in memory, `write_tensor_blocks` for one
+tensor of any size that arrives block by block, `stream_tensors` for several under a name that does not count yet. All
+give files that every safetensors reader opens.
 
 FORMAT.md gives the files byte by byte.
 """
@@ -10,7 +10,7 @@ FORMAT.md gives the files byte by byte.
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
@@ -95,23 +95,17 @@ def write_tensor_blocks(
     *,
     shape: tuple[int, ...],
     dtype: Any = np.float32,
-    code: str | None = None,
     metadata: Mapping[str, str] | None = None,
-    behind: Mapping[str, npt.NDArray[Any]] | None = None,
 ) -> FileRecord:
-    """Writes one tensor that arrives in blocks of rows, in the memory of one block; the file appears when complete.
-
-    It is hashed while it is written, in a second thread.
+    """Writes one tensor that arrives in blocks of rows, in the memory of one block.
 
     Args:
-        path: The file; an older one is replaced.
+        path: The file, which appears when it is complete; an older one is replaced.
         name: The tensor's name.
         blocks: Arrays [n, *shape[1:]] of `dtype`, whose rows add up to shape[0].
         shape: The shape of the tensor.
         dtype: Its dtype.
-        code: What the file calls the dtype, where NumPy does not have it: "BF16" for blocks of uint16.
         metadata: Texts to keep beside it.
-        behind: Arrays to write after it, in this order.
 
     Returns:
         The file's size and checksum, taken while writing.
@@ -119,18 +113,56 @@ def write_tensor_blocks(
     Raises:
         ContentError: A block has another dtype or width, or the rows do not add up.
     """
-    path, dtype, behind = Path(path), np.dtype(dtype), behind or {}
-    entries = {name: (code or _code(path, name, dtype), shape, dtype.itemsize)}
-    entries |= {key: (_code(path, key, array.dtype), array.shape, array.itemsize) for key, array in behind.items()}
-    header = _header(entries, metadata)
-    digest, size = hashlib.sha256(header), len(header)
+    path = Path(path)
     temporary = _temporary(path)
+    record = stream_tensors(temporary, [BlockTensor(name, _code(path, name, dtype), shape, blocks)], metadata)
+    os.replace(temporary, path)
+    flush(path.parent)
+    return record
+
+
+@dataclass(frozen=True)
+class BlockTensor:
+    """A tensor to be written in blocks.
+
+    Attributes:
+        name: Its name.
+        code: The format's name for its dtype, such as "F32"; blocks of "BF16" are of uint16.
+        shape: Its shape.
+        blocks: Arrays [n, *shape[1:]] whose rows add up to shape[0].
+    """
+
+    name: str
+    code: str
+    shape: tuple[int, ...]
+    blocks: Iterable[npt.NDArray[Any]]
+
+
+def stream_tensors(path: Path, tensors: Sequence[BlockTensor], metadata: Mapping[str, str] | None = None) -> FileRecord:
+    """Writes tensors that arrive in blocks, one after the other, in the memory of one block.
+
+    The file grows under its name, and goes if that fails; it is on the disk at the end, but its name may not be. It is
+    hashed in a second thread while it is written.
+
+    Args:
+        path: The file.
+        tensors: The tensors in their order; the first begins on a page.
+        metadata: Texts to keep beside them.
+
+    Returns:
+        The file's size and checksum.
+
+    Raises:
+        ContentError: A block has another dtype or width, or the rows do not add up.
+    """
+    header = _header(tensors, metadata)
+    digest, size = hashlib.sha256(header), len(header)
     try:
-        with open(temporary, "wb") as file, ThreadPoolExecutor(1) as hasher:
+        with open(path, "wb") as file, ThreadPoolExecutor(1) as hasher:
             file.write(header)
-            for array in chain(_checked(path, name, blocks, shape, dtype), behind.values()):
+            for block in chain.from_iterable(_checked(path, tensor) for tensor in tensors):
                 # A flat view of bytes, because neither files nor digests take arrays without elements otherwise.
-                content = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+                content = np.ascontiguousarray(block).reshape(-1).view(np.uint8).data
                 hashed = hasher.submit(digest.update, content)
                 file.write(content)
                 hashed.result()
@@ -138,10 +170,8 @@ def write_tensor_blocks(
             file.flush()
             os.fsync(file.fileno())
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
         raise
-    os.replace(temporary, path)
-    flush(path.parent)
     return FileRecord(bytes=size, sha256=digest.hexdigest())
 
 
@@ -170,32 +200,29 @@ def open_tensors(path: Path | str) -> TensorFile:
     return TensorFile(tensors, {name: entry["dtype"] for name, entry in entries.items()}, metadata)
 
 
-def _checked(
-    path: Path, name: str, blocks: Iterable[npt.NDArray[Any]], shape: tuple[int, ...], dtype: np.dtype[Any]
-) -> Iterator[npt.NDArray[Any]]:
-    """Passes blocks on, if they are those of the tensor."""
-    num_rows = 0
-    for block in blocks:
+def _checked(path: Path, tensor: BlockTensor) -> Iterator[npt.NDArray[Any]]:
+    """Passes a tensor's blocks on, if they are its own."""
+    dtype, shape, num_rows = _DTYPES[tensor.code], tensor.shape, 0
+    for block in tensor.blocks:
         if block.dtype != dtype or block.shape[1:] != shape[1:]:
             raise ContentError(
-                f"{path}: tensor {name!r} of {dtype} {list(shape)} was given a block of {block.dtype} "
+                f"{path}: tensor {tensor.name!r} of {dtype} {list(shape)} was given a block of {block.dtype} "
                 f"{list(block.shape)}; blocks differ in their number of rows only"
             )
         yield block
         num_rows += len(block)
     if num_rows != shape[0]:
-        raise ContentError(f"{path}: tensor {name!r} has {shape[0]} rows, its blocks brought {num_rows}")
+        raise ContentError(f"{path}: tensor {tensor.name!r} has {shape[0]} rows, its blocks brought {num_rows}")
 
 
-def _header(entries: Mapping[str, tuple[str, tuple[int, ...], int]], metadata: Mapping[str, str] | None) -> bytes:
-    """Makes the header of tensors that lie one after the other; entries are (code, shape, bytes of an element)."""
-    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+def _header(tensors: Sequence[BlockTensor], metadata: Mapping[str, str] | None) -> bytes:
+    entries: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     begin = 0
-    for name, (code, shape, itemsize) in entries.items():
-        end = begin + prod(shape) * itemsize
-        header[name] = {"dtype": code, "shape": list(shape), "data_offsets": [begin, end]}
+    for tensor in tensors:
+        end = begin + prod(tensor.shape) * _DTYPES[tensor.code].itemsize
+        entries[tensor.name] = {"dtype": tensor.code, "shape": list(tensor.shape), "data_offsets": [begin, end]}
         begin = end
-    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-(_LENGTH_BYTES + len(text)) % DATA_ALIGNMENT)
     return len(text).to_bytes(_LENGTH_BYTES, "little") + text
 
@@ -226,7 +253,8 @@ def _dtype(path: Path, name: str, entry: Mapping[str, Any]) -> np.dtype[Any]:
         ) from exc
 
 
-def _code(path: Path, name: str, dtype: np.dtype[Any]) -> str:
+def _code(path: Path, name: str, dtype: Any) -> str:
+    dtype = np.dtype(dtype)
     if dtype not in _CODES:
         known = ", ".join(str(known) for known in _CODES)
         raise ContentError(f"{path}: tensor {name!r} has dtype {dtype}; expected one of {known}")

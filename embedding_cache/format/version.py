@@ -53,9 +53,9 @@ from rankhouse.embedding_cache.format.records import (
     lay_out_features,
 )
 from rankhouse.embedding_cache.format.row_types import decode
-from rankhouse.embedding_cache.format.shared_files import check_shared, shared_path
+from rankhouse.embedding_cache.format.shared_files import check_shared, flush_names, shared_path
 from rankhouse.embedding_cache.format.table_rows import TableRows
-from rankhouse.embedding_cache.format.transform import CompiledTransform
+from rankhouse.embedding_cache.format.transform import TENSORS_NAME, CompiledTransform
 from rankhouse.embedding_cache.format.version_record import (
     DENSE_FILE,
     KEYS,
@@ -365,11 +365,18 @@ class VersionStore:
         with self._new_folder() as folder:
             if self.read(parent.name).manifest.sha256 != parent.manifest.sha256:
                 raise ContentError(f"{parent.path}: is another version than the one in {self.path}; open it there")
+            before = parent.record.vocabularies or (parent.manifest.files[TENSORS_NAME],)
+            vocabularies = write_vocabularies(self.path, content.transform, known=parent.record.vocabularies)
+            if vocabularies[: len(before)] != before:
+                raise ContentError(
+                    f"{content.transform}: its vocabularies do not continue those of {parent.name}, so ids may stand "
+                    "for other values; export the version whole"
+                )
             record = replace(
                 parent.record,
                 tables=write_deltas(self.path, parent.tables, deltas),
                 num_dense=None if content.dense is None else content.num_dense,
-                vocabularies=write_vocabularies(self.path, content.transform, known=parent.record.vocabularies),
+                vocabularies=vocabularies,
                 parent=Parent(parent.name, parent.manifest.sha256),
                 origin=Origin("delta", parent.name),
                 source=content.source,
@@ -413,6 +420,7 @@ class VersionStore:
     ) -> Version:
         """Writes the manifest and gives the folder its name."""
         check_shared(self.path, record.shared_files, verify=False)
+        flush_names(self.path)
         with committing(self.path):
             sequence = max((sequence_of(name) for name in self.names()), default=0) + 1
             manifest = commit_manifest(folder, kind=_KIND, document=record.document(sequence=sequence), files=files)

@@ -173,8 +173,9 @@ class VersionRecord:
             raise ValueError(f"its parent {parent} cannot be a version")
         if self.origin.action not in ACTIONS:
             raise ValueError(f"its origin is {self.origin.action!r}; expected one of {ACTIONS}")
-        if self.source is not None and type(self.source.step) is not int:
-            raise ValueError(f"its source {self.source} has no step")
+        source = self.source
+        if source is not None and (type(source.run), type(source.checkpoint), type(source.step)) != (str, str, int):
+            raise ValueError(f"its source {source} is not a run, a checkpoint and a step")
 
 
 def check_model_name(name: str) -> None:

@@ -1,3 +1,4 @@
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -240,6 +241,27 @@ def test_refuses_a_parent_that_is_not_in_the_store(store: VersionStore, tmp_path
         store.write_delta(small_delta(tmp_path / "parts"), other)
 
 
+def test_refuses_vocabularies_that_do_not_continue_the_parents(store: VersionStore, tmp_path: Path) -> None:
+    content = small_delta(tmp_path / "parts")
+    (tmp_path / "parts/transform.safetensors").write_bytes(b"other vocabularies")
+    with pytest.raises(ContentError, match=f"its vocabularies do not continue those of {store.names()[-1]}"):
+        store.write_delta(content, store.open())
+    assert len(store.names()) == 3
+
+
+def test_continues_a_version_of_the_time_before_layers(tmp_path: Path) -> None:
+    golden = Path(__file__).parent / "golden"
+    shutil.copytree(golden, tmp_path / "store")
+    store = VersionStore(tmp_path / "store")
+    old = store.open()
+    content = DeltaContent(old.dense_path, old.path, 2, [table_delta("city", {3: [1, 2, 3, 4]}, num_rows=6)])
+    version = store.open(store.write_delta(content, old).name)
+    np.testing.assert_array_equal(version.rows("city", np.array([3])), [[1, 2, 3, 4]])
+    np.testing.assert_array_equal(version.rows("city", np.array([2])), old.rows("city", np.array([2])))
+    assert version.record.vocabularies == (old.manifest.files["transform.safetensors"],)
+    assert version.transform().features == old.transform().features
+
+
 def test_a_delta_outlives_its_parent(store: VersionStore) -> None:
     first, second, third = store.names()
     for name in (first, second):
@@ -334,7 +356,7 @@ def test_refuses_another_parent_of_the_same_name(store: VersionStore) -> None:
     [
         ({"origin": {"action": "magic", "version": None}}, "its origin is 'magic'; expected one of"),
         ({"parent": {"name": "../x", "sha256": "0" * 64}}, "cannot be a version"),
-        ({"source": {"run": "r", "checkpoint": "c", "step": "many"}}, "has no step"),
+        ({"source": {"run": "r", "checkpoint": "c", "step": "many"}}, "is not a run, a checkpoint and a step"),
         ({"source": {"run": "r"}}, "missing 2 required positional arguments"),
         ({"vocabularies": [{"sha256": "x", "bytes": 1}]}, "impossible SHA-256"),
         ({"vocabularies": []}, r"it names the files .*; expected .*transform\.safetensors"),
