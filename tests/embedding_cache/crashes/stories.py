@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
+from rankhouse.embedding_cache.format.content import DeltaContent
 from rankhouse.embedding_cache.format.records import TableDelta
-from rankhouse.embedding_cache.format.version import DeltaContent, Version, VersionStore
+from rankhouse.embedding_cache.format.version import Version, VersionStore
 from rankhouse.embedding_cache.maintenance.collection import collect_garbage
 from rankhouse.embedding_cache.maintenance.publication import compact_version, roll_back
 from tests.embedding_cache.format.small_store import blocks_of, rows_of, small_content

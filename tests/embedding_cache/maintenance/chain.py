@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from rankhouse.embedding_cache.format.content import DeltaContent
 from rankhouse.embedding_cache.format.records import TableDelta
 from rankhouse.embedding_cache.format.row_types import ROW_TYPES
 from rankhouse.embedding_cache.format.transform import CompiledTransform
-from rankhouse.embedding_cache.format.version import DeltaContent, Version, VersionStore
+from rankhouse.embedding_cache.format.version import Version, VersionStore
 from rankhouse.embedding_cache.format.vocabulary import Vocabularies
 from tests.embedding_cache.format.small_store import blocks_of, rows_of, small_content
 
