@@ -32,6 +32,9 @@ app = typer.Typer(help="List, show, verify, compare, compact, collect and roll b
 app.command("import-hps")(import_hps.import_models)
 
 Store = Annotated[Path, typer.Argument(metavar="STORE", help="The store's folder.")]
+# A narrower terminal breaks the lines of a list; shortened numbers would say something else.
+_LIST_WIDTH = 112
+_NAMES = {"version", "made by", "chain"}
 _NUMBERS = {
     *("rows", "width", "size", "adds", "adds rows", "AUC"),
     *("added", "changed", "removed", "largest change", "mean change"),
@@ -48,6 +51,7 @@ def list_versions(store: Store) -> None:
     from rankhouse.embedding_cache.maintenance.inventory import additions
 
     opened, console = VersionStore(store), Console(highlight=False)
+    console.width = max(console.width, _LIST_WIDTH)
     versions, unreadable = [], []
     for name in opened.names():
         try:
@@ -57,7 +61,7 @@ def list_versions(store: Store) -> None:
     added = dict(zip([version.name for version in versions], additions(versions), strict=True))
     for model in sorted({version.model for version in versions}):
         line = [version for version in versions if version.model == model]
-        table = _table("version", "made by", "created (UTC)", "rows", "size", "adds rows", "adds", "AUC")
+        table = _table("version", "made by", "created (UTC)", "rows", "adds rows", "adds", "AUC")
         for version, joint in zip(line, _joints(line), strict=True):
             addition, auc = added[version.name], version.metrics.get("auc")
             table.add_row(
@@ -65,7 +69,6 @@ def list_versions(store: Store) -> None:
                 _made_by(version, is_joined=joint in "├└"),
                 version.created_at.strftime("%Y-%m-%d %H:%M"),
                 f"{sum(entry.num_rows for entry in version.tables):,}",
-                _size(version.num_bytes),
                 _changes(addition.num_rows, addition.num_removed),
                 _size(addition.num_bytes),
                 "" if auc is None else f"{auc:.5f}",
@@ -352,7 +355,7 @@ def _metric(value: object) -> str:
 def _table(*columns: str) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in columns:
-        table.add_column(column, justify="right" if column in _NUMBERS else "left")
+        table.add_column(column, justify="right" if column in _NUMBERS else "left", no_wrap=column in _NAMES)
     return table
 
 

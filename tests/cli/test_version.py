@@ -30,11 +30,12 @@ def run(*arguments: object) -> str:
 def test_list_names_each_version(store: VersionStore) -> None:
     title, header, *lines = run("list", store.path).splitlines()
     assert title == "dlrm: 2 versions"
-    assert " ".join(header.split()) == "version made by created (UTC) rows size adds rows adds AUC"
+    assert " ".join(header.split()) == "version made by created (UTC) rows adds rows adds AUC"
     assert [line.split()[0] for line in lines] == store.names()
-    # version, made by, date, time, rows, size, unit, adds rows, adds, unit, AUC
-    assert lines[0].split()[1::3] == ["export", "16", "+16", "0.75000"]
-    assert lines[1].split()[7] == "+11"  # C2 is the first version's.
+    # version, made by, date, time, rows, adds rows, adds, unit, AUC
+    assert lines[0].split()[1::2] == ["export", lines[0].split()[3], "+16", "KiB"]
+    assert lines[0].split()[8] == "0.75000"
+    assert lines[1].split()[5] == "+11"  # C2 is the first version's.
 
 
 def test_list_draws_the_chains_of_each_model(tmp_path: Path) -> None:
