@@ -60,13 +60,14 @@ print(done)
 
 READER = """
 while done < 25:
-    version = store.open()
+    name = store.names()[-1]
     try:
+        version = store.open(name)
         for table in version.tables:
             assert (version.rows(table.name, np.arange(table.num_rows)) == version.metrics["value"]).all()
         done += 1
     except FormatError as error:
-        assert version.name not in store.names(), f"{version.name} is there, but: {error}"
+        assert name not in store.names(), f"{name} is there, but: {error}"
 """
 
 
