@@ -17,7 +17,9 @@ def train(
             help="A shipped recipe by name, or a YAML file; dlrm, or with --from that run's own, if left out."
         ),
     ] = None,
-    spec: Annotated[str, typer.Option(help="The feature spec of raw logs: a shipped one, or a YAML file.")] = "criteo",
+    spec: Annotated[
+        str | None, typer.Option(help="Feature spec of raw logs: shipped, or YAML; criteo, or with --from that run's.")
+    ] = None,
     run: Annotated[str, typer.Option(help="Name of the run.")] = "dlrm",
     runs: Annotated[Path, typer.Option(help="Folder of runs; the run's is RUNS/RUN.")] = Path("runs"),
     np: Annotated[int, typer.Option(min=1, help="Number of ranks: processes that train together.")] = 1,
@@ -42,9 +44,10 @@ def train(
     Ctrl-C or SIGTERM saves a checkpoint and exits with status 130.
     --resume goes on from there as if the run had never stopped, also on
     another number of ranks.
-    --from starts a new run where another one ended: on the next day's
-    dataset, which extends the one that was learnt from.
+    --from starts a new run where another one ended, on the next day's raw
+    logs, or on a dataset that extends the one that was learnt from.
     """
+    from rankhouse.training.continuation import source_checkpoint, source_dataset
     from rankhouse.training.launch import check_hosts, launch
     from rankhouse.training.raw_data import prepare
     from rankhouse.training.run_setup import new_run, resumed_run, steps_left
@@ -57,7 +60,8 @@ def train(
     if hosts is not None:
         check_hosts(hosts, num_ranks=np)
     if data is not None:
-        data = prepare(data, spec=spec, folder=Path("data/prepared"), say=console.print)
+        known = source_dataset(source_checkpoint(source)) if source is not None else None
+        data = prepare(data, spec=spec, folder=Path("data/prepared"), say=console.print, extends=known)
     folder = runs / run
     if resume:
         opened = resumed_run(folder, data=data, settings=settings or ())

@@ -26,6 +26,12 @@ def source_recipe(checkpoint: Path) -> Path | None:
     return recipe if recipe.is_file() else None
 
 
+def source_dataset(checkpoint: Path) -> Path | None:
+    """Returns the dataset of the run that saved a checkpoint, or None where it lies in no run's folder."""
+    recipe = source_recipe(checkpoint)
+    return RunFolder(recipe.parent).dataset if recipe is not None else None
+
+
 def vocabulary_checksums(dataset: PreparedDataset) -> tuple[str, ...]:
     """Returns the SHA-256 of each vocabulary layer of a dataset, base first."""
     return tuple(file_record(layer).sha256 for layer in dataset.layers)

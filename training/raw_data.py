@@ -9,53 +9,63 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rankhouse.embedding_cache.format.files import file_record
+from rankhouse.training.data.extend import extend
 from rankhouse.training.data.feature_spec import FeatureSpec
 from rankhouse.training.data.new_folder import Progress
-from rankhouse.training.data.prepared import DATASET_NAME
+from rankhouse.training.data.prepared import DATASET_NAME, PreparedDataset
 from rankhouse.training.data.readers import find_files, read_raw
 from rankhouse.training.errors import RawFileError
 
 HELD_OUT_SHARE = 0.1
+DEFAULT_SPEC = "criteo"
 
 Say = Callable[[str], None]
 
 
-def prepare(data: Path, *, spec: str | Path, folder: Path, say: Say) -> Path:
+def prepare(data: Path, *, spec: str | Path | None, folder: Path, say: Say, extends: Path | None = None) -> Path:
     """Returns the prepared dataset of what a user named: that dataset itself, or one made of raw logs.
 
     Logs are in the order of time, so the last tenth of the rows is held out as the split "valid". The dataset's name
-    ends in a hash of the files' paths, sizes and times and of the feature spec: the same logs are prepared only once.
+    ends in a hash of the files' paths, sizes and times, of the feature spec and of the vocabularies that are extended:
+    the same logs are prepared only once.
 
     Args:
         data: A prepared dataset, a raw file, a folder of raw files, or a pattern.
-        spec: The feature spec of raw logs: a shipped one by name, or a YAML file.
+        spec: The feature spec of raw logs: a shipped one by name, or a YAML file; None is that of `extends`, or criteo.
         folder: Where prepared datasets are kept.
         say: Told what is done.
+        extends: The prepared dataset whose fit raw logs keep, and whose vocabularies they extend; None fits anew.
 
     Raises:
-        DataError: The feature spec or a raw file is wrong.
+        DataError: The feature spec or a raw file is wrong, or the spec is another than that of `extends`.
     """
     if (data / DATASET_NAME).is_file():
         return data
-    features = FeatureSpec.load(spec)
-    prepared = folder / f"{data.name.split('.')[0] or 'raw'}-{_fingerprint(data, features)}"
+    known = PreparedDataset.open(extends) if extends is not None else None
+    features = known.spec if known is not None and spec is None else FeatureSpec.load(spec or DEFAULT_SPEC)
+    prepared = folder / f"{data.name.split('.')[0] or 'raw'}-{_fingerprint(data, features, known)}"
     if (prepared / DATASET_NAME).is_file():
         say(f"{data} was prepared before: {prepared}")
         return prepared
-    from rankhouse.training.data.preprocess import preprocess  # NVTabular takes seconds to import.
-
-    say(f"preparing {data}: {prepared}")
+    say(f"preparing {data}: {prepared}" + (f", which extends {known.path}" if known is not None else ""))
     say(f"holding out the last {HELD_OUT_SHARE:.0%} of the rows")
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".raw-", dir=folder) as temporary:
         splits = _hold_out(data, features, Path(temporary))
-        preprocess(prepared, features, splits, progress=Progress(on_stage=say))
+        if known is not None:
+            extend(known.path, prepared, splits, spec=features, progress=Progress(on_stage=say))
+        else:
+            from rankhouse.training.data.preprocess import preprocess  # NVTabular takes seconds to import.
+
+            preprocess(prepared, features, splits, progress=Progress(on_stage=say))
     return prepared
 
 
-def _fingerprint(data: Path, spec: FeatureSpec) -> str:
+def _fingerprint(data: Path, spec: FeatureSpec, known: PreparedDataset | None) -> str:
     stats = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in find_files(data)]
-    return hashlib.sha256(json.dumps([stats, spec.document()]).encode()).hexdigest()[:8]
+    layers = [file_record(known.layers[-1]).sha256] if known is not None else []
+    return hashlib.sha256(json.dumps([stats, spec.document(), *layers]).encode()).hexdigest()[:8]
 
 
 def _hold_out(data: Path, spec: FeatureSpec, folder: Path) -> dict[str, Path]:

@@ -5,7 +5,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rankhouse.training.data.prepared import PreparedDataset
-from rankhouse.training.errors import FeatureSpecError, RawFileError
+from rankhouse.training.errors import FeatureSpecError, PreprocessError, RawFileError
 from rankhouse.training.raw_data import prepare
 from tests.training.tiny_dataset import write_tiny_dataset
 
@@ -66,6 +66,31 @@ def test_changed_logs_and_another_spec_are_prepared_anew(tmp_path: Path, spec: P
     second = fingerprint()
     spec.write_text(SPEC.replace("dim: 4", "dim: 8"))
     assert len({first, second, fingerprint()}) == 3
+
+
+def test_raw_logs_may_extend_what_was_prepared_before(tmp_path: Path, spec: Path, logs: Path) -> None:
+    folder, said = tmp_path / "prepared", []
+    first = prepare(logs, spec=spec, folder=folder, say=said.append)
+    later = tmp_path / "later.tsv"
+    later.write_text("".join(f"{row % 2}\t{row}\tshop{row % 7}\n" for row in range(NUM_ROWS)))
+    second = prepare(later, spec=None, folder=folder, say=said.append, extends=first)
+    assert said[-1] != f"{later} was prepared before: {second}"
+    before, after = PreparedDataset.open(first), PreparedDataset.open(second)
+    assert (len(before.layers), len(after.layers)) == (1, 2)
+    assert after.layers[0].read_bytes() == before.layers[0].read_bytes()
+    assert after.tables["shop"].num_rows == before.tables["shop"].num_rows + 2
+    assert {name: split.num_rows for name, split in after.splits.items()} == {"train": 50, "valid": 5}
+    # Once for each dataset that is extended.
+    assert prepare(later, spec=None, folder=folder, say=said.append, extends=first) == second
+    assert said[-1] == f"{later} was prepared before: {second}"
+    assert prepare(later, spec=None, folder=folder, say=said.append, extends=second) != second
+
+
+def test_another_spec_than_that_of_what_is_extended_is_refused(tmp_path: Path, spec: Path, logs: Path) -> None:
+    first = prepare(logs, spec=spec, folder=tmp_path / "prepared", say=print)
+    spec.write_text(SPEC.replace("dim: 4", "dim: 8"))
+    with pytest.raises(PreprocessError, match="was made with another feature spec"):
+        prepare(logs, spec=spec, folder=tmp_path / "prepared", say=print, extends=first)
 
 
 def test_a_wrong_row_is_named_and_leaves_nothing_behind(tmp_path: Path, spec: Path, logs: Path) -> None:
