@@ -162,8 +162,8 @@ def _clear(places: Places) -> None:
 
 def _trainer_requests(places: Places, num_rows: int) -> "list[GoldenRequest]":
     """Scores raw held-out rows on the trainer's side: NVTabular's transform, the lookup op, TensorFlow."""
-    from rankhouse.training.export import golden_requests
     from rankhouse.training.trained_model import load_trained_model
+    from rankhouse.training.trainer_scores import golden_requests
 
     return golden_requests(load_trained_model(places.run), num_rows=num_rows)
 

@@ -349,7 +349,7 @@ def _step(before: int | None, after: int | None) -> str:
 
 
 def _metric(value: object) -> str:
-    return f"{value:.5f}" if isinstance(value, float) else str(value)
+    return f"{value:.5g}" if isinstance(value, float) else str(value)
 
 
 def _table(*columns: str) -> Table:

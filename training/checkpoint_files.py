@@ -18,8 +18,10 @@ rows in which they differ are among `touched_since` the first one's iterations.
 Checkpoints of releases that did not note all this have an id, a lineage of their own alone, and all rows touched.
 """
 
+import hashlib
 import re
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -152,6 +154,26 @@ class Checkpoint:
                 f"{self.path}: rows {at} to {end} of table {table!r} ({array}) are in none of its files"
             )
 
+    def stream(self, table: str, *, num_rows: int) -> Iterator["RowBlock"]:
+        """Yields a table's weights in order, `num_rows` at a time, and verifies each file by the same read.
+
+        So an altered file is known when its last row is out: what was made of the rows counts when the stream has
+        ended.
+
+        Raises:
+            CheckpointError: The table is unknown, rows are missing, or a file was altered.
+        """
+        at, end = 0, self._table(table, WEIGHTS).num_rows
+        for item in self._ranges(table, WEIGHTS):
+            if item.start == at:
+                for rows in self._verified_blocks(item.file, num_rows):
+                    yield RowBlock(at, rows)
+                    at += len(rows)
+        if at < end:
+            raise CheckpointError(
+                f"{self.path}: rows {at} to {end} of table {table!r} (weights) are in none of its files"
+            )
+
     def touched_since(self, table: str, step: int) -> npt.NDArray[np.int64]:
         """Returns the sorted ids of the rows that were written by an iteration after `step`.
 
@@ -229,6 +251,22 @@ class Checkpoint:
     def _read(self, file: str) -> dict[str, npt.NDArray[Any]]:
         self._check(file)
         return self._map(file)
+
+    def _verified_blocks(self, file: str, num_rows: int) -> Iterator[npt.NDArray[Any]]:
+        path, record, rows = self.path / file, self.files[file], self._map(file)[ROWS]
+        with open(path, "rb") as reader:
+            digest = hashlib.sha256(reader.read(max(record.bytes - rows.nbytes, 0)))
+        with ThreadPoolExecutor(1) as hasher:
+            for begin in range(0, len(rows), num_rows):
+                block = rows[begin : begin + num_rows]
+                hashed = hasher.submit(digest.update, block.reshape(-1).view(np.uint8).data)
+                yield block
+                hashed.result()
+        if digest.hexdigest() != record.sha256:
+            raise CheckpointError(
+                f"{path}: its content was altered: expected SHA-256 {record.sha256}, found {digest.hexdigest()}; "
+                "restore the file from another copy, or export an older checkpoint"
+            )
 
     def _map(self, file: str) -> dict[str, npt.NDArray[Any]]:
         try:

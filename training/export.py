@@ -1,47 +1,53 @@
-"""Export: a finished run becomes a version that serving can take, whole and checked.
+"""Export: a checkpoint becomes a version that serving can take, whole and checked.
 
     run folder      -> dense.onnx
-    checkpoint      -> segments, streamed
+    checkpoint      -> rows: all of them, or those that changed since a version that the store has
     prepared data   -> the compiled transform, and rows both raw and transformed
-    rows, trainer   -> golden requests
+    rows, trainer   -> golden requests, and what a row type costs in AUC
 
 Before the version appears, its own parts (compiled transform, engine, ONNX Runtime) must reproduce the scores that the
-trainer's parts (NVTabular, lookup op, TensorFlow) give to the golden requests.
+trainer's parts (NVTabular, lookup op, TensorFlow) give to the golden requests. The trainer scores these with the rows
+that serving will read: so what a row type costs is no part of that difference, but of the one in AUC, which has a limit
+of its own.
 """
 
 import functools
 import tempfile
-import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-import tensorflow as tf
 
 from rankhouse.embedding_cache.engine import EmbeddingEngine
-from rankhouse.embedding_cache.format.content import VersionContent
+from rankhouse.embedding_cache.format.content import DeltaContent, VersionContent
 from rankhouse.embedding_cache.format.golden import GoldenRequest
 from rankhouse.embedding_cache.format.raw import RawBatch
-from rankhouse.embedding_cache.format.records import FeatureContent, TableContent
+from rankhouse.embedding_cache.format.records import FeatureContent
 from rankhouse.embedding_cache.format.transform import CompiledTransform
 from rankhouse.embedding_cache.format.version import Version, VersionStore
-from rankhouse.kernels import tf_ops
-from rankhouse.training.checkpoint_files import Checkpoint
-from rankhouse.training.data.loader import BatchLoader
-from rankhouse.training.data.raw_sample import load_raw_sample
-from rankhouse.training.data.rows import Batch
+from rankhouse.embedding_cache.format.version_record import Source
+from rankhouse.training.continuation import check_same_vocabularies, vocabulary_checksums
+from rankhouse.training.delta_parent import check_parent
 from rankhouse.training.errors import ExportError
 from rankhouse.training.onnx_export import OnnxScorer, write_onnx
+from rankhouse.training.served_rows import ServedRows
 from rankhouse.training.trained_model import TrainedModel, load_trained_model
+from rankhouse.training.trainer_scores import auc_loss, golden_requests
 
 # The largest difference between the trainer's score and the version's that is put down to rounding.
 TOLERANCE = 1e-5
 
-NUM_GOLDEN_ROWS = 64
-_BLOCK_BYTES = 16 << 20
-_CANDIDATES_PER_REQUEST = 16
+# How much AUC a row type may cost: a tenth of a point, which is more than a good change of a model brings.
+MAX_AUC_LOSS = 0.001
+
+OnBytes = Callable[[int, int], None]
+
+
+def _unheard(written: int, total: int) -> None:
+    pass
 
 
 def export_version(
@@ -50,66 +56,96 @@ def export_version(
     store: Path | str,
     model: str,
     checkpoint: Path | str | None = None,
-    on_bytes: Callable[[int, int], None] = lambda written, total: None,
+    row_type: str = "float32",
+    max_auc_loss: float = MAX_AUC_LOSS,
+    on_bytes: OnBytes = _unheard,
 ) -> Version:
-    """Writes a run's model as a new version.
+    """Writes a run's model as a new version, whole.
 
     Args:
         run: The run's folder.
-        store: The version store's folder, made where it is missing.
+        store: Where the version store lies, made where it is missing.
         model: The model's name in the store and in the gateway's paths.
         checkpoint: A checkpoint's folder; None is the run's newest.
+        row_type: What rows are stored as: "float32", "float16", "bfloat16" or "int8".
+        max_auc_loss: How much lower the held-out AUC may be with such rows than with float32.
         on_bytes: Called while rows are written, with the bytes so far and in all.
 
     Raises:
-        ExportError: The version would not score as the trainer does; the store stays as it was.
+        ContentError: There is no such row type, or it cannot hold a value.
+        ExportError: The version would not score as the trainer does, or the row type costs too much; the store stays as
+            it was.
         TrainingError: The run, its checkpoint or its dataset is missing or damaged.
         FormatError: The store cannot take the version.
     """
     trained = load_trained_model(run, checkpoint=checkpoint)
-    features = trained.dataset.spec.categorical
-    golden = golden_requests(trained)
-    total = sum(4 * table.num_rows * table.dim for table in trained.dataset.tables.values())
-    progress = _Progress(total, on_bytes)
-    with tempfile.TemporaryDirectory(prefix="rankhouse-export-") as folder:
-        dense = Path(folder) / "dense.onnx"
-        num_dense = len(trained.dataset.spec.continuous)
-        embeddings_dim = sum(feature.dim for feature in features)
-        portable = functools.partial(trained.dense.__call__, portable=True)
-        write_onnx(portable, dense, num_dense=num_dense, embeddings_dim=embeddings_dim)
+    dataset = trained.dataset
+    check_same_vocabularies(trained.checkpoint, dataset, vocabulary_checksums(dataset))
+    metrics, row_types = _metrics(trained), dict.fromkeys(dataset.tables, row_type)
+    rows = ServedRows(trained.checkpoint, dataset, row_types, metrics=metrics, on_bytes=on_bytes)
+    metrics |= _auc_metrics(trained, rows, max_auc_loss)
+    with _parts(trained, rows) as parts:
         content = VersionContent(
             model=model,
-            dense=dense,
-            transform=trained.dataset.path,
-            num_dense=num_dense,
-            tables=[
-                TableContent(name, table.num_rows, table.dim, progress.watch(_blocks(trained.checkpoint, name)))
-                for name, table in trained.dataset.tables.items()
-            ],
-            features=[FeatureContent(feature.name, feature.table, feature.combiner) for feature in features],
-            golden=golden,
-            metrics=_metrics(trained),
+            dense=parts.dense,
+            transform=dataset.path,
+            num_dense=parts.num_dense,
+            tables=[rows.whole(table) for table in dataset.tables],
+            features=[FeatureContent(each.name, each.table, each.combiner) for each in dataset.spec.categorical],
+            golden=parts.golden,
+            metrics=metrics,
+            source=_source(trained),
         )
         return VersionStore(store).write(content, check=check_golden)
 
 
-def golden_requests(trained: TrainedModel, *, num_rows: int = NUM_GOLDEN_ROWS) -> list[GoldenRequest]:
-    """Makes requests of held-out raw rows, with the scores that the trainer gives to the same rows transformed.
+def export_delta(
+    run: Path | str,
+    *,
+    store: Path | str,
+    model: str,
+    parent: str = "latest",
+    checkpoint: Path | str | None = None,
+    max_auc_loss: float = MAX_AUC_LOSS,
+    on_bytes: OnBytes = _unheard,
+) -> Version:
+    """Writes a run's model as a new version that shares with a parent what did not change, in the parent's row types.
+
+    The cost is that of the changed rows, and of reading 4 bytes a row to find them. So of the files with the
+    checkpoint's rows, and of the parent's, presence and size are checked and not every byte; of the rows that are
+    written, that they are finite.
+
+    Args:
+        run: The run's folder.
+        store: Where the version store lies.
+        model: The model's name; the parent must be a version of it.
+        parent: A version's name, or "latest" for the newest of the model.
+        checkpoint: As in `export_version`.
+        max_auc_loss: As in `export_version`.
+        on_bytes: As in `export_version`.
 
     Raises:
-        DatasetError: The dataset has no held-out split, or no raw rows of it.
+        ContentError, ExportError, TrainingError, FormatError: As in `export_version`; also if the checkpoint did not go
+            on from what the parent holds, or ids stand for other values.
     """
-    split = trained.run.config.data.valid_split
-    rows = load_raw_sample(trained.dataset.path / split)[:num_rows]
-    loader = BatchLoader(trained.dataset, split, batch_size=max(len(rows), 1), shuffle=False, num_lanes=1)
-    scores = _trainer_scores(trained, next(loader.batches()))
-    return [
-        GoldenRequest(
-            {"context": {}, "candidates": rows[begin : begin + _CANDIDATES_PER_REQUEST]},
-            tuple(scores[begin : begin + _CANDIDATES_PER_REQUEST].tolist()),
+    trained = load_trained_model(run, checkpoint=checkpoint)
+    versions = VersionStore(store)
+    over = versions.open(parent, model=model, verify=False)
+    since = check_parent(trained, over)
+    metrics, row_types = _metrics(trained), {table.name: table.dtype for table in over.tables}
+    rows = ServedRows(trained.checkpoint, trained.dataset, row_types, metrics=metrics, on_bytes=on_bytes)
+    metrics |= _auc_metrics(trained, rows, max_auc_loss)
+    with _parts(trained, rows) as parts:
+        content = DeltaContent(
+            dense=parts.dense,
+            transform=trained.dataset.path,
+            num_dense=parts.num_dense,
+            tables=[rows.delta(table.name, since=since, num_known=table.num_rows) for table in over.tables],
+            golden=parts.golden,
+            metrics=metrics,
+            source=_source(trained),
         )
-        for begin in range(0, len(rows), _CANDIDATES_PER_REQUEST)
-    ]
+        return versions.write_delta(content, over, check=check_golden)
 
 
 def check_golden(version: Version) -> None:
@@ -157,62 +193,41 @@ def _check_fit(version: Version, transform: CompiledTransform) -> None:
             )
 
 
-def _trainer_scores(trained: TrainedModel, batch: Batch) -> npt.NDArray[np.float32]:
-    """Scores transformed rows with the trainer's op and TensorFlow; only the rows in use are read of the tables."""
-    features = trained.dataset.spec.categorical
-    names = list(trained.dataset.tables)
-    feature_tables = [names.index(feature.table) for feature in features]
-    table_of_id = np.repeat(feature_tables, batch.lengths.sum(axis=1))
-    ids, tables = batch.ids.copy(), []
-    for number, name in enumerate(names):
-        used, ids[table_of_id == number] = np.unique(batch.ids[table_of_id == number], return_inverse=True)
-        # Without verifying files: exporting the rows does so before it is done.
-        tables.append(tf.Variable(trained.checkpoint.gather(name, used)))
-    offsets = np.concatenate([[0], np.cumsum(batch.lengths.ravel(), dtype=np.int64)])
-    embeddings = tf_ops.pooled_lookup(
-        tables,
-        tf.constant(ids),
-        tf.constant(offsets),
-        feature_tables=feature_tables,
-        combiners=[feature.combiner for feature in features],
-    )
-    scores: npt.NDArray[np.float32] = tf.sigmoid(trained.dense((tf.constant(batch.dense), embeddings))).numpy()
-    return scores
+@dataclass(frozen=True)
+class _Parts:
+    """What full and delta versions have in common."""
+
+    dense: Path
+    num_dense: int
+    golden: list[GoldenRequest]
 
 
-def _blocks(checkpoint: Checkpoint, table: str) -> Iterator[npt.NDArray[np.float32]]:
-    """Yields a table's rows in blocks of some MiB, so that progress shows while a large file is copied.
-
-    Raises:
-        ExportError: A row is not finite, which no golden request might notice.
-    """
-    num_rows = max(1, _BLOCK_BYTES // (4 * checkpoint.tables[table].dim))
-    for part in checkpoint.rows(table):
-        for begin in range(0, len(part.rows), num_rows):
-            block = part.rows[begin : begin + num_rows]
-            finite = np.isfinite(block).all(axis=1)
-            if not finite.all():
-                row = part.start + begin + int(np.argmin(finite))
-                raise ExportError(
-                    f"row {row} of table {table!r} holds what is no finite number; export an older checkpoint, and "
-                    "train with a lower learning rate"
-                )
-            yield block
+@contextmanager
+def _parts(trained: TrainedModel, rows: ServedRows) -> Iterator[_Parts]:
+    """Makes what is not rows."""
+    golden = golden_requests(trained, as_served=rows.as_served)
+    with tempfile.TemporaryDirectory(prefix="rankhouse-export-") as folder:
+        dense = Path(folder) / "dense.onnx"
+        num_dense = len(trained.dataset.spec.continuous)
+        embeddings_dim = sum(feature.dim for feature in trained.dataset.spec.categorical)
+        portable = functools.partial(trained.dense.__call__, portable=True)
+        write_onnx(portable, dense, num_dense=num_dense, embeddings_dim=embeddings_dim)
+        yield _Parts(dense, num_dense, golden)
 
 
-class _Progress:
-    """Counts the bytes of blocks that pass by, in several threads."""
-
-    def __init__(self, total: int, on_bytes: Callable[[int, int], None]) -> None:
-        self._written, self._total, self._on_bytes = 0, total, on_bytes
-        self._lock = threading.Lock()
-
-    def watch(self, blocks: Iterable[npt.NDArray[np.float32]]) -> Iterator[npt.NDArray[np.float32]]:
-        for block in blocks:
-            yield block
-            with self._lock:
-                self._written += block.nbytes
-                self._on_bytes(self._written, self._total)
+def _auc_metrics(trained: TrainedModel, rows: ServedRows, max_auc_loss: float) -> dict[str, Any]:
+    """Measures what the row types cost in AUC, where they cost anything and that matters."""
+    if rows.row_types == ("float32",) or max_auc_loss >= 1:
+        return {}
+    found = auc_loss(trained, rows.as_served)
+    # Written so that a NaN is refused.
+    if not found.loss <= max_auc_loss:
+        raise ExportError(
+            f"{', '.join(rows.row_types)} costs {found.loss:.5f} of AUC on the first {found.num_rows} held-out rows "
+            f"({found.exact:.5f} in float32, {found.served:.5f} so), more than {max_auc_loss:g}; choose another "
+            "--row-type, or allow more with --max-auc-loss"
+        )
+    return {"auc_loss": found.loss, "auc_loss_rows": found.num_rows}
 
 
 def _metrics(trained: TrainedModel) -> dict[str, Any]:
@@ -222,3 +237,7 @@ def _metrics(trained: TrainedModel) -> dict[str, Any]:
     if result is not None and result.num_steps == trained.checkpoint.step:
         metrics |= {"auc": result.auc, "valid_loss": result.valid_loss}
     return metrics
+
+
+def _source(trained: TrainedModel) -> Source:
+    return Source(trained.run.name, trained.checkpoint.id, trained.checkpoint.iterations)

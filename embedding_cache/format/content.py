@@ -23,7 +23,7 @@ class VersionContent:
         tables: The embedding tables.
         features: The categorical features.
         golden: Raw requests and the trainer's scores.
-        metrics: What is known of the model, for people: the step, the held-out AUC, ... (JSON values).
+        metrics: What is known of the model, for people: the step, the AUC, ... (JSON values); read after the tables.
         source: The training state that it holds, where that is known.
         origin: How it came about.
     """

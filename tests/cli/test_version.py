@@ -113,7 +113,7 @@ def test_diff_tells_what_changed(tmp_path: Path) -> None:
     assert output.splitlines()[0] == f"{first} -> {third}"
     assert ["C1", "11", "->", "14", "2", "2", "1", "193", "144", "8"] in [line.split() for line in output.splitlines()]
     assert "dense part: changed" in output
-    assert "metrics: auc 0.75000 -> None" in output
+    assert "metrics: auc 0.75 -> None" in output
     document = json.loads(run("diff", store.path, first, third, "--json"))
     assert document["tables"][0]["num_changed"] == 2
     assert document["metrics"] == {"auc": [0.75, None]}

@@ -75,6 +75,9 @@ def test_rows_are_cut_and_read_back_in_pieces(
         ]
         rows = np.concatenate([np.empty((0, 4), np.float32), *(block.rows for block in blocks)])
         assert np.array_equal(rows, expected[start:stop])
+    blocks = list(opened.stream("user", num_rows=4))
+    assert [block.start for block in blocks] == [start + part for start, _ in ranges for part in (0, 4)]
+    assert np.array_equal(np.concatenate([block.rows for block in blocks]), expected)
     other = build(ALONE, seed=8)
     load_checkpoint(opened.path, other, ranks=ALONE)
     assert np.array_equal(
@@ -161,6 +164,20 @@ def test_one_flipped_bit_is_refused_by_the_files_name(tmp_path: Path, state: Tra
         load_checkpoint(path, state, ranks=ALONE)
 
 
+def test_a_stream_verifies_the_files_that_it_reads(tmp_path: Path, state: TrainingState) -> None:
+    path = save(tmp_path, state, 1)
+    file = path / "tables/user.weights.0-40.safetensors"
+    content = bytearray(file.read_bytes())
+    for place in (-3, -4 * 160):  # In the last row, and the first byte of the first one.
+        altered = content.copy()
+        altered[place] ^= 4
+        file.write_bytes(altered)
+        with pytest.raises(CheckpointError, match=f"{file.name}: its content was altered"):
+            list(Checkpoint.open(path).stream("user", num_rows=7))
+    file.write_bytes(content)
+    assert sum(len(block.rows) for block in Checkpoint.open(path).stream("user", num_rows=7)) == 40
+
+
 def test_truncated_and_missing_files_are_refused(tmp_path: Path, state: TrainingState) -> None:
     path = save(tmp_path, state, 1)
     file = path / "tables/user.weights.0-40.safetensors"
@@ -179,6 +196,8 @@ def test_rows_that_no_file_holds_are_refused(tmp_path: Path, state: TrainingStat
     (path / MANIFEST_NAME).write_text(json.dumps(manifest))
     with pytest.raises(CheckpointError, match=r"rows 0 to 40 of table 'user' \(weights\) are in none of its files"):
         load_checkpoint(path, state, ranks=ALONE)
+    with pytest.raises(CheckpointError, match=r"rows 0 to 40 of table 'user' \(weights\) are in none of its files"):
+        list(Checkpoint.open(path).stream("user", num_rows=7))
 
 
 def test_a_mangled_manifest_is_refused(tmp_path: Path, state: TrainingState) -> None:

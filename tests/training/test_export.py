@@ -2,31 +2,23 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 from typer.testing import CliRunner
 
 from rankhouse.cli.main import app
 from rankhouse.embedding_cache.format.errors import ContentError
-from rankhouse.embedding_cache.format.feature import DenseSteps, Feature
 from rankhouse.embedding_cache.format.files import file_record
-from rankhouse.embedding_cache.format.raw import RawBatch
-from rankhouse.embedding_cache.format.transform import CompiledTransform
 from rankhouse.embedding_cache.format.version import VersionStore
-from rankhouse.embedding_cache.format.vocabulary import TextValues, Vocabularies
 from rankhouse.training.checkpoint import save_checkpoint
 from rankhouse.training.checkpoint_files import Checkpoint
 from rankhouse.training.config import Config, DataConfig, ModelConfig
-from rankhouse.training.data.feature_spec import FeatureSpec
 from rankhouse.training.data.loader import BatchLoader
-from rankhouse.training.data.prepared import PreparedDataset, Split, SplitFile, TableInfo
+from rankhouse.training.data.prepared import PreparedDataset
 from rankhouse.training.data.raw_sample import load_raw_sample, save_raw_sample
 from rankhouse.training.errors import CheckpointError, DatasetError, ExportError, RunFolderError
 from rankhouse.training.export import export_version
@@ -34,81 +26,14 @@ from rankhouse.training.onnx_export import write_onnx
 from rankhouse.training.ranking_model import RankingModel
 from rankhouse.training.ranks import Ranks
 from rankhouse.training.run_folder import Result, RunFolder
-
-SPEC = FeatureSpec.from_document(
-    {
-        "name": "small",
-        "label": "label",
-        "features": [
-            {"name": "age", "kind": "continuous", "dtype": "int64", "clip_min": 0, "log": True, "normalize": False},
-            {"name": "city", "kind": "categorical", "dtype": "text", "dim": 4},
-            {"name": "price", "kind": "continuous", "normalize": False},
-            {"name": "home", "kind": "categorical", "dtype": "text", "table": "city", "combiner": "sum"},
-            {"name": "items", "kind": "categorical", "dtype": "int64", "list": True, "dim": 4},
-        ],
-    }
-)
-CITIES = ["rome", "oslo", "köln", "lima"]
-ITEMS = [7, -3, 2**40, 11, 12]
-STEPS = {"age": DenseSteps(clip_min=0.0, log=True), "price": DenseSteps()}
-
-
-def compiled_transform() -> CompiledTransform:
-    features = [
-        Feature(f.name, "continuous", f.dtype, steps=STEPS[f.name])
-        if f.kind == "continuous"
-        else Feature(f.name, "categorical", f.dtype, f.is_list, table=f.table, dim=f.dim, combiner=f.combiner)
-        for f in SPEC.features
-    ]
-    known = {"city": TextValues.of(CITIES), "items": np.array(ITEMS, np.int64)}
-    return CompiledTransform(features, Vocabularies.build(known))
-
-
-def random_rows(seed: int, num_rows: int) -> list[dict[str, Any]]:
-    random = np.random.default_rng(seed)
-    return [
-        {
-            "age": int(random.integers(-5, 90)),
-            "price": None if random.random() < 0.2 else float(random.normal()),
-            "city": str(random.choice([*CITIES, "atlantis", ""])),
-            "home": str(random.choice(CITIES)),
-            "items": [int(item) for item in random.choice([*ITEMS, 99], random.integers(0, 4))],
-        }
-        for _ in range(num_rows)
-    ]
-
-
-def write_split(folder: Path, name: str, rows: list[dict[str, Any]]) -> Split:
-    """Writes what preprocessing would, in two files."""
-    transform = compiled_transform()
-    files = []
-    for number, part in enumerate((rows[: len(rows) // 3], rows[len(rows) // 3 :])):
-        batch = transform.apply(RawBatch.from_rows(transform.features, part))
-        bags = np.split(batch.ids, np.cumsum(batch.lengths.ravel())[:-1])
-        columns: dict[str, Any] = {"label": np.arange(len(part), dtype=np.float32) % 2}
-        for index, feature in enumerate(SPEC.continuous):
-            columns[feature.name] = batch.dense[:, index]
-        for index, feature in enumerate(SPEC.categorical):
-            ids = [bag.tolist() for bag in bags[index * len(part) : (index + 1) * len(part)]]
-            kind = pa.list_(pa.int64()) if feature.is_list else pa.int64()
-            columns[feature.name] = pa.array(ids if feature.is_list else [bag[0] for bag in ids], kind)
-        files.append(SplitFile(f"{name}/part-{number}.parquet", len(part)))
-        (folder / name).mkdir(exist_ok=True, parents=True)
-        pq.write_table(pa.table(columns), folder / files[-1].name)
-    save_raw_sample(folder / name, rows[:64])
-    return Split(tuple(files), 0.5, {})
+from tests.training.small_logs import write_dataset
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunFolder:
     """A run of no steps: its checkpoint holds initial values."""
-    data = tmp_path / "data"
-    splits = {name: write_split(data, name, random_rows(seed, 40)) for seed, name in enumerate(("train", "valid"))}
-    SPEC.save(data / "feature_spec.yaml")
-    compiled_transform().save(data)
-    tables = {"city": TableInfo(3 + len(CITIES), 4), "items": TableInfo(3 + len(ITEMS), 4)}
-    dataset = PreparedDataset(data, SPEC, splits, tables)
-    dataset.commit()
+    data = write_dataset(tmp_path / "data")
+    dataset = PreparedDataset.open(data)
     config = Config(data=DataConfig(path=str(data)), model=ModelConfig(bottom_mlp=(8,), top_mlp=(8,)))
     run = RunFolder.create(tmp_path / "runs/small", config)
     ranks = Ranks.init()

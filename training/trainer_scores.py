@@ -1,0 +1,136 @@
+"""What the trainer's own parts say of held-out rows: golden requests, and what a row type costs in AUC.
+
+Transformed rows by NVTabular, the lookup op and TensorFlow; of the tables only the rows in use are read.
+"""
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from rankhouse.embedding_cache.format.golden import GoldenRequest
+from rankhouse.kernels import tf_ops
+from rankhouse.training.auc import roc_auc
+from rankhouse.training.data.loader import BatchLoader
+from rankhouse.training.data.raw_sample import load_raw_sample
+from rankhouse.training.data.rows import Batch
+from rankhouse.training.errors import AucUndefinedError, DatasetError, ExportError
+from rankhouse.training.ranks import Ranks
+from rankhouse.training.trained_model import TrainedModel
+
+Ids = npt.NDArray[np.int64]
+Rows = npt.NDArray[np.float32]
+
+# Gives rows of a table the values with which serving will read them: (table, ids [n], rows [n, D]) -> rows [n, D].
+AsServed = Callable[[str, Ids, Rows], Rows]
+
+NUM_GOLDEN_ROWS = 64
+NUM_AUC_ROWS = 65_536
+_AUC_BATCH_SIZE = 8192
+_CANDIDATES_PER_REQUEST = 16
+
+
+@dataclass(frozen=True)
+class AucLoss:
+    """What a row type costs.
+
+    Attributes:
+        num_rows: How many held-out rows were scored, the first ones.
+        exact: The AUC with the checkpoint's rows.
+        served: The AUC with the rows that serving will read.
+    """
+
+    num_rows: int
+    exact: float
+    served: float
+
+    @property
+    def loss(self) -> float:
+        """How much lower the AUC is; negative if it is higher."""
+        return self.exact - self.served
+
+
+def golden_requests(
+    trained: TrainedModel, *, as_served: AsServed | None = None, num_rows: int = NUM_GOLDEN_ROWS
+) -> list[GoldenRequest]:
+    """Makes requests of held-out raw rows, with the scores that the trainer gives to the same rows transformed.
+
+    Args:
+        trained: The model.
+        as_served: What serving will read of the tables; None is the checkpoint's rows as they are.
+        num_rows: How many raw rows, at most.
+
+    Raises:
+        DatasetError: The dataset has no held-out split, or no raw rows of it.
+    """
+    split = trained.run.config.data.valid_split
+    rows = load_raw_sample(trained.dataset.path / split)[:num_rows]
+    if not rows:
+        raise DatasetError(
+            f"{trained.dataset.path / split} has no raw rows to make golden requests of; preprocess again"
+        )
+    (batch,) = _held_out(trained, num_rows=len(rows), batch_size=len(rows))
+    (scores,) = _scores(trained, batch, as_served)
+    return [
+        GoldenRequest(
+            {"context": {}, "candidates": rows[begin : begin + _CANDIDATES_PER_REQUEST]},
+            tuple(scores[begin : begin + _CANDIDATES_PER_REQUEST].tolist()),
+        )
+        for begin in range(0, len(rows), _CANDIDATES_PER_REQUEST)
+    ]
+
+
+def auc_loss(trained: TrainedModel, as_served: AsServed) -> AucLoss:
+    """Compares the AUC of the rows that serving will read with that of the checkpoint's.
+
+    Raises:
+        DatasetError: The dataset has no held-out split.
+        ExportError: The held-out rows have no AUC.
+    """
+    batches = _held_out(trained, num_rows=NUM_AUC_ROWS, batch_size=_AUC_BATCH_SIZE)
+    parts = [(batch.labels, *_scores(trained, batch, None, as_served)) for batch in batches]
+    labels, exact, served = (np.concatenate(column) for column in zip(*parts, strict=True))
+    alone = Ranks(0, 1)  # Whoever exports has all rows, also where a launcher started several ranks.
+    try:
+        return AucLoss(len(labels), roc_auc(labels, exact, ranks=alone), roc_auc(labels, served, ranks=alone))
+    except AucUndefinedError as exc:
+        raise ExportError(
+            f"what the row type costs cannot be measured on the first {len(labels)} rows of the split "
+            f"{trained.run.config.data.valid_split!r}: {exc}; export in float32, or take any loss with --max-auc-loss 1"
+        ) from exc
+
+
+def _held_out(trained: TrainedModel, *, num_rows: int, batch_size: int) -> Iterator[Batch]:
+    """Reads the first rows of the held-out split, in batches of equal size but for the last."""
+    split = trained.run.config.data.valid_split
+    loader = BatchLoader(trained.dataset, split, batch_size=batch_size, shuffle=False, num_lanes=1)
+    return itertools.islice(loader.batches(), -(-num_rows // batch_size))
+
+
+def _scores(trained: TrainedModel, batch: Batch, *reads: AsServed | None) -> list[npt.NDArray[np.float32]]:
+    """Scores a batch once for each way to read the tables; the rows are gathered once."""
+    features = trained.dataset.spec.categorical
+    names = list(trained.dataset.tables)
+    feature_tables = [names.index(feature.table) for feature in features]
+    table_of_id = np.repeat(feature_tables, batch.lengths.sum(axis=1))
+    ids, used = batch.ids.copy(), {}
+    for number, name in enumerate(names):
+        unique, ids[table_of_id == number] = np.unique(batch.ids[table_of_id == number], return_inverse=True)
+        # Without verifying files: exporting all rows does so before it is done.
+        used[name] = unique, trained.checkpoint.gather(name, unique)
+    offsets = np.concatenate([[0], np.cumsum(batch.lengths.ravel(), dtype=np.int64)])
+    found = []
+    for read in reads:
+        rows = [rows if read is None else read(name, unique, rows) for name, (unique, rows) in used.items()]
+        embeddings = tf_ops.pooled_lookup(
+            [tf.Variable(table) for table in rows],
+            tf.constant(ids),
+            tf.constant(offsets),
+            feature_tables=feature_tables,
+            combiners=[feature.combiner for feature in features],
+        )
+        found.append(tf.sigmoid(trained.dense((tf.constant(batch.dense), embeddings))).numpy())
+    return found
