@@ -26,7 +26,7 @@ class RowType(str, Enum):
 
 def export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder, runs/NAME.")],
-    store: Annotated[str, typer.Option(help="The version store.")] = "store",
+    store: Annotated[str, typer.Option(help="The version store: a folder or a URL, s3://bucket/models.")] = "store",
     model: Annotated[str, typer.Option(help="The model's name in the store and in the gateway's paths.")] = "dlrm",
     checkpoint: Annotated[Path | None, typer.Option(help="A checkpoint's folder; default is the newest.")] = None,
     delta: Annotated[

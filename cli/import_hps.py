@@ -42,7 +42,7 @@ _COMBINED = {
 
 def import_models(
     ps_json: Annotated[Path, typer.Argument(metavar="PS_JSON", help="The configuration file of HPS.")],
-    store: Annotated[Path, typer.Option(help="The version store's folder.")] = Path("store"),
+    store: Annotated[str, typer.Option(help="The version store: a folder or a URL, s3://bucket/models.")] = "store",
     model: Annotated[str | None, typer.Option(help="Only this model of the file; default is all.")] = None,
     dense: Annotated[
         Path | None, typer.Option(help="The model's dense part, ONNX; without one it cannot be served.")

@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 
 def serve(
-    store: Annotated[Path, typer.Option(help="Folder of the version store, as `rankhouse export` wrote it.")] = Path(
-        "store"
-    ),
+    store: Annotated[
+        str,
+        typer.Option(help="The version store, as `rankhouse export` wrote it: a folder or a URL, s3://bucket/models."),
+    ] = "store",
     model: Annotated[str, typer.Option(help="Name of the model.")] = "dlrm",
     version: Annotated[str, typer.Option(help="Name of the version.")] = "latest",
     host: Annotated[

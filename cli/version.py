@@ -6,7 +6,6 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="List, show, verify, compare, compact, collect and roll back versions.", no_args_is_help=True)
 app.command("import-hps")(import_hps.import_models)
 
-Store = Annotated[Path, typer.Argument(metavar="STORE", help="The store's folder.")]
+Store = Annotated[str, typer.Argument(metavar="STORE", help="A folder, or a URL such as s3://bucket/models.")]
 # A narrower terminal breaks the lines of a list; shortened numbers would say something else.
 _LIST_WIDTH = 112
 _NAMES = {"version", "made by", "chain"}
@@ -85,7 +84,7 @@ def show(store: Store, version: Name = "latest") -> None:
     from rankhouse.embedding_cache.format.version import VersionStore
 
     opened_store = VersionStore(store)
-    opened = opened_store.open(version, verify=False)
+    opened = opened_store.read(version)
     console = Console(highlight=False)
     metrics = ", ".join(f"{name} {_metric(value)}" for name, value in opened.metrics.items()) or "none"
     console.print(f"[bold]{opened.name}[/] of the model [bold]{opened.model}[/], {_size(opened.num_bytes)}")
@@ -174,7 +173,7 @@ def gc(
     verb = "would go" if dry_run else "removed"
     table = _table("path", "what it is", "size")
     for item in garbage:
-        path = item.path.relative_to(store)
+        path = item.path.relative_to(opened.path)
         kind = {"version": f"version of {item.model}", "segment": "rows that no version names"}
         table.add_row(_short(str(path)), kind.get(item.kind, "unfinished write"), _size(item.bytes))
     if garbage:

@@ -45,7 +45,7 @@ class ServeOptions:
     """What to serve, and where.
 
     Attributes:
-        store: The version store's folder.
+        store: The version store: a folder or a URL. A URL is mirrored on this machine.
         model: The model's name.
         run_dir: Gets the logs, Triton's model repository and, once all is ready, `serving.json`.
         version: The version's name, or "latest".
@@ -55,7 +55,7 @@ class ServeOptions:
         triton: Another Triton than the packaged one: the path of its program, or a server that already runs.
     """
 
-    store: Path
+    store: Path | str
     model: str
     run_dir: Path
     version: str = "latest"

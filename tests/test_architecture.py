@@ -42,6 +42,7 @@ IMPORTERS = {
     "fastapi": {"rankhouse.serving.gateway"},
     "uvicorn": {"rankhouse.serving.gateway"},
     "safetensors": {"rankhouse.embedding_cache.format.tensors"},
+    "fsspec": {"rankhouse.embedding_cache.format.object_storage"},
 }
 
 

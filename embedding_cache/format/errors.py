@@ -6,6 +6,7 @@ FormatError
 ├── ContentError           what was given to be written contradicts itself
 ├── VersionNotFoundError   no such version store, or no such version in it
 ├── NotServableError       a version has no dense part
+├── StorageError           a storage of objects cannot be reached, lacks a bucket, or denies access
 ├── TransformError         a compiled transform is malformed, or was given a batch of another shape
 └── RawValueError          a row has an unknown feature or a value of the wrong type
 """
@@ -33,6 +34,10 @@ class VersionNotFoundError(FormatError):
 
 class NotServableError(FormatError):
     """A version has no dense part."""
+
+
+class StorageError(FormatError):
+    """A storage of objects cannot be reached, lacks a bucket, or denies access."""
 
 
 class TransformError(FormatError):

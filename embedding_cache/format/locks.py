@@ -2,8 +2,9 @@
 
     .writers   held shared by each writer, from its first file to its version; held alone by garbage collection
     .lock      held by the writer that takes the next sequence number
+    .fetch     in the mirror of a bucket: held by the process that fetches files
 
-Lock order: `.writers`, then `.lock`. Readers take none.
+Lock order: `.writers`, then one of the others. Readers of local folders take none.
 """
 
 import fcntl
@@ -41,5 +42,13 @@ def collecting(store: Path, *, on_wait: Callable[[], None]) -> Iterator[None]:
 def committing(store: Path) -> Iterator[None]:
     """Lets one writer at a time choose the next sequence number."""
     with open(store / ".lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def fetching(store: Path) -> Iterator[None]:
+    """Lets one process at a time fetch files into a mirror."""
+    with open(store / ".fetch", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

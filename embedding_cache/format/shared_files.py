@@ -75,14 +75,9 @@ def take_in(store: Path, source: Path, *, known: Collection[FileRecord] = ()) ->
     return record
 
 
-def check_shared(store: Path, records: Iterable[FileRecord], *, verify: bool) -> None:
-    """Checks that files are there in their full size, and by option that the content of each has the hash of its name.
-
-    Raises:
-        CorruptFileError: One is missing, truncated or altered; restoring it from another copy repairs all its versions.
-    """
-    for record in records:
-        check_content(shared_path(store, record.sha256), record, verify=verify)
+def shared_files(records: Iterable[FileRecord]) -> dict[str, FileRecord]:
+    """Names shared files: path in the store to record."""
+    return {str(shared_path(Path(), record.sha256)): record for record in records}
 
 
 def _is_sound(path: Path, record: FileRecord) -> bool:

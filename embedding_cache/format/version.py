@@ -4,17 +4,16 @@
     versions/<name>/manifest.json     what the version is: those that it needs, and the size and checksum of each file
     versions/<name>/...               dense.onnx, transform.json, golden.json
 
-A version is written under a temporary name, shared files first and its manifest last, and appears by one rename: a
-crash at any point leaves the store as it was, except for files that nothing names. Any number of processes may read
-while one writes; several writers take turns at a lock.
+A version is written under a temporary name, shared files first and its manifest last, and appears by one rename, or in
+a bucket by its manifest (storage.py): a crash at any point leaves the store as it was, except for files that nothing
+names. Any number of processes may read while one writes; several writers take turns.
 
 FORMAT.md gives the files byte by byte.
 """
 
-import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -37,15 +36,13 @@ from rankhouse.embedding_cache.format.files import (
     MANIFEST_NAME,
     FileRecord,
     Manifest,
-    check_files,
     check_keys,
     commit_manifest,
     copy_file,
-    flush,
     load_manifest,
 )
 from rankhouse.embedding_cache.format.golden import GoldenRequest, read_golden
-from rankhouse.embedding_cache.format.locks import committing, writing
+from rankhouse.embedding_cache.format.locks import writing
 from rankhouse.embedding_cache.format.records import (
     FeatureRecord,
     TableRecord,
@@ -53,7 +50,8 @@ from rankhouse.embedding_cache.format.records import (
     lay_out_features,
 )
 from rankhouse.embedding_cache.format.row_types import decode
-from rankhouse.embedding_cache.format.shared_files import check_shared, flush_names, shared_path
+from rankhouse.embedding_cache.format.shared_files import shared_files, shared_path
+from rankhouse.embedding_cache.format.storage import VERSIONS, open_storage
 from rankhouse.embedding_cache.format.table_rows import TableRows
 from rankhouse.embedding_cache.format.transform import TENSORS_NAME, CompiledTransform
 from rankhouse.embedding_cache.format.version_record import (
@@ -64,12 +62,9 @@ from rankhouse.embedding_cache.format.version_record import (
     Source,
     VersionRecord,
     check_model_name,
-    is_version_name,
     sequence_of,
 )
 from rankhouse.embedding_cache.format.writing import put_files, write_deltas, write_tables, write_vocabularies
-
-VERSIONS = "versions"
 
 # Larger tables are cut into several files, so that copying and verifying a store can go on in parallel.
 SEGMENT_BYTES = 4 << 30
@@ -166,6 +161,11 @@ class Version:
         """What is known of the model: the step, the held-out AUC, ..."""
         return self.record.metrics
 
+    def files(self, *, tables: bool = True) -> dict[str, FileRecord]:
+        """What it is made of besides its manifest, with or without its tables: path in the store to record."""
+        own = {f"{VERSIONS}/{self.name}/{name}": file for name, file in self.manifest.files.items()}
+        return own | shared_files(self.record.shared_files if tables else self.record.vocabularies)
+
     @property
     def num_bytes(self) -> int:
         """The size of all its files, shared ones included."""
@@ -232,16 +232,27 @@ class Version:
 
 
 class VersionStore:
-    """The versions in a folder. Any process and any thread may use it."""
+    """The versions in a folder or a bucket. Any process and any thread may use it.
 
-    def __init__(self, path: Path | str, *, segment_bytes: int = SEGMENT_BYTES) -> None:
+    Attributes:
+        location: The folder or URL.
+        storage: How versions come into it, and to this machine.
+        path: The folder in which readers find the files: the store's own, or the one that mirrors its URL.
+    """
+
+    def __init__(
+        self, location: Path | str, *, cache: Path | str | None = None, segment_bytes: int = SEGMENT_BYTES
+    ) -> None:
         """Names a store; nothing is read or written yet.
 
         Args:
-            path: The store's folder; the first write makes it.
+            location: The store's folder, which the first write makes; or a URL, for example `s3://bucket/prefix`.
+            cache: The folder below which a URL is mirrored; None is `default_cache()`.
             segment_bytes: How many bytes of rows a segment may hold.
         """
-        self.path = Path(path)
+        self.location = str(location)
+        self.storage = open_storage(location, cache=cache)
+        self.path = self.storage.path
         self._segment_bytes = segment_bytes
 
     def names(self) -> list[str]:
@@ -249,15 +260,13 @@ class VersionStore:
 
         Raises:
             VersionNotFoundError: There is no such folder.
+            StorageError: The bucket cannot be reached, does not exist, or denies access.
         """
-        if not self.path.is_dir():
-            raise VersionNotFoundError(f"{self.path}: there is no such version store; `rankhouse export` makes one")
-        folder = self.path / VERSIONS
-        entries = folder.iterdir() if folder.is_dir() else ()
-        found = [entry.name for entry in entries if is_version_name(entry.name) and (entry / MANIFEST_NAME).is_file()]
-        return sorted(found, key=lambda name: (sequence_of(name), name))
+        return self.storage.names()
 
-    def open(self, name: str = "latest", *, model: str | None = None, verify: bool = True) -> Version:
+    def open(
+        self, name: str = "latest", *, model: str | None = None, verify: bool = True, tables: bool = True
+    ) -> Version:
         """Opens a version.
 
         Args:
@@ -265,42 +274,40 @@ class VersionStore:
             model: The model that it must be a version of; None takes any.
             verify: Whether to read every file, shared ones included, and compare its checksum, and whether each delta
                 applies to what is before it. Presence and size are compared in any case.
+            tables: Whether its tables are wanted; without them their files are neither looked at nor fetched.
 
         Raises:
             VersionNotFoundError: There is no such version.
             ManifestError: Its manifest is malformed, made by a newer release, or contradicts its parent's.
             CorruptFileError: A file is missing, truncated or altered.
+            StorageError: The bucket cannot be reached, does not exist, or denies access.
         """
-        names = self.names()
-        if name == "latest":
-            name = self._latest(names, model)
-        elif name not in names:
-            known = ", ".join(names[-5:]) or "none"
-            raise VersionNotFoundError(f"{self.path}: has no version {name!r}; the newest are: {known}")
-        version = self.read(name)
-        if model is not None and version.model != model:
-            raise VersionNotFoundError(f"{self.path}: version {name} is of the model {version.model!r}, not {model!r}")
+        version = self.read(name, model=model)
         self._check_parent(version)
-        check_files(version.path, version.manifest, verify=verify)
-        check_shared(self.path, version.record.shared_files, verify=verify)
-        if verify:
+        self.storage.fetch(version.files(tables=tables), verify=verify)
+        if verify and tables:
             for table in version.tables:
                 check_deltas(self.path, table)
         return version
 
-    def read(self, name: str) -> Version:
+    def read(self, name: str = "latest", *, model: str | None = None) -> Version:
         """Reads a version's manifest alone; none of the files that it names is looked at.
 
         Args:
-            name: A version's name.
+            name: A version's name, or "latest" for the newest.
+            model: The model that it must be a version of; None takes any.
 
         Raises:
             VersionNotFoundError: There is no such version.
             ManifestError: Its manifest is malformed, or made by a newer release.
+            StorageError: The bucket cannot be reached, does not exist, or denies access.
         """
+        if name == "latest":
+            return self._latest(model)
+        if not self.storage.has(name):
+            known = ", ".join(self.names()[-5:]) or "none"
+            raise VersionNotFoundError(f"{self.location}: has no version {name!r}; the newest are: {known}")
         folder = self.path / VERSIONS / name
-        if not folder.is_dir():
-            raise VersionNotFoundError(f"{folder}: there is no such version; `rankhouse version list` shows which are")
         manifest = load_manifest(folder, kind=_KIND)
         path = folder / MANIFEST_NAME
         if not name.endswith("-" + manifest.sha256[:8]):
@@ -313,6 +320,10 @@ class VersionStore:
             record = VersionRecord.parse(manifest, sequence=sequence_of(name))
         except (KeyError, TypeError, ValueError, ContentError) as exc:
             raise ManifestError(f"{path}: is malformed: {exc!r}; export the version again") from exc
+        if model is not None and record.model != model:
+            raise VersionNotFoundError(
+                f"{self.location}: version {name} is of the model {record.model!r}, not {model!r}"
+            )
         return Version(self.path, name, manifest, record)
 
     def write(self, content: VersionContent, *, check: _Check | None = None) -> Version:
@@ -403,9 +414,7 @@ class VersionStore:
     @contextmanager
     def _new_folder(self) -> Iterator[Path]:
         """Makes a folder in which a version may grow; it goes if that fails."""
-        if not self.path.is_dir():
-            self.path.mkdir(parents=True, exist_ok=True)
-            flush(self.path.absolute().parent)
+        self.storage.prepare()
         with writing(self.path):
             folder = self.path / VERSIONS / f".tmp-{uuid.uuid4().hex}"
             folder.mkdir(parents=True)
@@ -419,35 +428,31 @@ class VersionStore:
         self, folder: Path, record: VersionRecord, files: Mapping[str, FileRecord], check: _Check | None
     ) -> Version:
         """Writes the manifest and gives the folder its name."""
-        check_shared(self.path, record.shared_files, verify=False)
-        flush_names(self.path)
-        with committing(self.path):
-            sequence = max((sequence_of(name) for name in self.names()), default=0) + 1
+
+        def seal(sequence: int) -> Manifest:
             manifest = commit_manifest(folder, kind=_KIND, document=record.document(sequence=sequence), files=files)
             if check is not None:
                 check(Version(self.path, folder.name, manifest, record))
-            name = f"{sequence:06d}-{manifest.sha256[:8]}"
-            # The store's own entries may be as new as the version.
-            flush(self.path)
-            os.rename(folder, self.path / VERSIONS / name)
-            flush(self.path / VERSIONS)
-        return self.open(name, verify=False)
+            return manifest
 
-    def _latest(self, names: Sequence[str], model: str | None) -> str:
-        for name in reversed(names):
-            with suppress(VersionNotFoundError):  # It was collected since the versions were listed.
-                if model is None or self.read(name).model == model:
-                    return name
+        shared = shared_files(record.shared_files)
+        self.storage.fetch(shared, verify=False)
+        return self.open(self.storage.commit(folder, shared, seal), verify=False)
+
+    def _latest(self, model: str | None) -> Version:
+        for name in reversed(self.names()):
+            with suppress(VersionNotFoundError):  # It is another model's, or was collected since the names were listed.
+                return self.read(name, model=model)
         of_model = f" of the model {model!r}" if model is not None else ""
-        raise VersionNotFoundError(f"{self.path}: has no version{of_model}; `rankhouse export` writes one")
+        raise VersionNotFoundError(f"{self.location}: has no version{of_model}; `rankhouse export` writes one")
 
     def _check_parent(self, version: Version) -> None:
         """Refuses a version that is not its parent's continuation, where the parent is still there."""
-        if version.parent is None or not (self.path / VERSIONS / version.parent.name).is_dir():
+        if version.parent is None:
             return
         try:
             parent = self.read(version.parent.name)
-        except FormatError:  # It is refused where it is opened; this version is complete without it.
+        except FormatError:  # It was collected, or is refused where it is opened; this version is complete without it.
             return
         own = {table.name: table for table in version.tables}
         forked = [table.name for table in parent.tables if not table.is_beginning_of(own.get(table.name))]

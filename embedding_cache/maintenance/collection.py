@@ -1,30 +1,28 @@
 """Garbage collection: old versions go, then what nothing names.
 
-A version goes by one rename of its folder to a name that readers look past, so a crash at any point leaves only
-complete versions; what it leaves behind, the next collection removes. Files are removed while no writer is at work
-(locks.py), because a writer's new files are named by no version yet. Readers take no lock: on Linux a file that a
-process has opened or mapped stays readable until it lets go of it, and its space becomes free then.
+A version goes by one rename of its folder to a name that readers look past, in a bucket with its manifest, so a crash
+at any point leaves only complete versions; what it leaves behind, the next collection removes. Files are removed while
+no writer is at work (locks.py), because a writer's new files are named by no version yet. Readers take no lock: on
+Linux a file that a process has opened or mapped stays readable until it lets go of it, and its space becomes free then.
 """
 
-import os
-import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from rankhouse.embedding_cache.format.errors import ContentError, ManifestError
-from rankhouse.embedding_cache.format.files import MANIFEST_NAME, flush, is_sha256
+from rankhouse.embedding_cache.format.files import is_sha256
 from rankhouse.embedding_cache.format.locks import collecting
 from rankhouse.embedding_cache.format.shared_files import SEGMENTS
-from rankhouse.embedding_cache.format.version import VERSIONS, Version, VersionStore
+from rankhouse.embedding_cache.format.storage import REMOVED, VERSIONS, Entry
+from rankhouse.embedding_cache.format.version import Version, VersionStore
 from rankhouse.embedding_cache.format.version_record import is_version_name
-from rankhouse.embedding_cache.maintenance.inventory import shared_files
 
-# An unfinished write is left alone for this long: the lock does not reach writers on every kind of network disk.
+# An unfinished write is left alone for this long: the lock does not reach writers on every kind of network disk. In a
+# bucket there is no lock, and what nothing names is left alone as well: a writer may have put it a moment ago.
 GRACE_SECONDS = 24 * 3600.0
 
-_REMOVED = ".removed-"
 _SUFFIX = ".safetensors"
 
 
@@ -33,7 +31,7 @@ class Garbage:
     """A file or folder that goes.
 
     Attributes:
-        path: Where it lies.
+        path: Where it lies; for a bucket, where its mirror has it, if it does.
         kind: What it is: "version", "segment" (of rows or a vocabulary; nothing names it) or "unfinished" (a write that
             died).
         bytes: The bytes of the file, or of the files in the folder.
@@ -65,12 +63,21 @@ def find_garbage(store: VersionStore, *, keep: int, grace_seconds: float = GRACE
         raise ContentError(f"expected to keep 1 version of each model or more, found {keep}: the latest never goes")
     versions = _read_all(store)
     going = _beyond(versions, keep)
-    named = {path for version in versions if version not in going for path in shared_files(version)}
-    garbage = [Garbage(version.path, "version", _size(version.path), version.model) for version in going]
-    segments = [path for path in _entries(store.path / SEGMENTS) if is_sha256(path.stem) and path.suffix == _SUFFIX]
-    garbage += [Garbage(path, "segment", _size(path)) for path in segments if path not in named]
+    named = {path for version in versions if version not in going for path in version.files()}
+    entries = {entry.path: entry for entry in store.storage.entries()}
     latest_end = time.time() - grace_seconds
-    garbage += [Garbage(path, "unfinished", _size(path)) for path in _unfinished(store.path, latest_end)]
+    garbage = [
+        Garbage(version.path, "version", entries[f"{VERSIONS}/{version.name}"].bytes, version.model)
+        for version in going
+    ]
+    for entry in entries.values():
+        path = store.path / entry.path
+        is_old = entry.last_change <= latest_end
+        if path.parent.name == SEGMENTS and is_sha256(path.stem) and path.suffix == _SUFFIX:
+            if entry.path not in named and (is_old or store.storage.locks_writers):
+                garbage.append(Garbage(path, "segment", entry.bytes))
+        elif _is_unfinished(path.name, entry, is_old=is_old):
+            garbage.append(Garbage(path, "unfinished", entry.bytes))
     return garbage
 
 
@@ -100,10 +107,11 @@ def collect_garbage(
         VersionNotFoundError: There is no such store.
     """
     store.names()  # Before the lock's file is made: there must be a store.
+    store.path.mkdir(parents=True, exist_ok=True)  # A bucket's mirror may be missing.
     with collecting(store.path, on_wait=on_wait):
         garbage = find_garbage(store, keep=keep, grace_seconds=grace_seconds)
         for item in garbage:
-            _remove(item)
+            store.storage.remove(str(item.path.relative_to(store.path)))
             on_removed(item)
     return garbage
 
@@ -129,40 +137,7 @@ def _beyond(versions: list[Version], keep: int) -> list[Version]:
     return [version for version in versions if version.name not in kept]
 
 
-def _unfinished(store: Path, latest_end: float) -> Iterator[Path]:
-    """Yields what died before it was complete: removals at once, writes when they were left alone long enough."""
-    for path in (*_entries(store / SEGMENTS), *_entries(store / VERSIONS)):
-        is_hidden = path.name.startswith(".")
-        is_incomplete = is_version_name(path.name) and not (path / MANIFEST_NAME).exists()
-        if path.name.startswith(_REMOVED) or ((is_hidden or is_incomplete) and _last_change(path) <= latest_end):
-            yield path
-
-
-def _remove(item: Garbage) -> None:
-    if item.path.is_dir():
-        removed = item.path
-        if not item.path.name.startswith("."):
-            removed = item.path.with_name(_REMOVED + item.path.name)
-            shutil.rmtree(removed, ignore_errors=True)  # A version of this name that went before and was restored.
-            os.rename(item.path, removed)
-            flush(item.path.parent)
-        shutil.rmtree(removed)
-    else:
-        item.path.unlink(missing_ok=True)
-
-
-def _entries(folder: Path) -> list[Path]:
-    return sorted(folder.iterdir()) if folder.is_dir() else []
-
-
-def _last_change(path: Path) -> float:
-    """When a file, or anything in a folder, was last written to; in seconds since 1970."""
-    try:
-        return max(part.stat().st_mtime for part in (path, *path.rglob("*")))
-    except FileNotFoundError:  # A writer that the lock does not reach has just gone on.
-        return time.time()
-
-
-def _size(path: Path) -> int:
-    parts = [path, *path.rglob("*")]
-    return sum(part.stat().st_size for part in parts if part.is_file())
+def _is_unfinished(name: str, entry: Entry, *, is_old: bool) -> bool:
+    """Says what died before it was complete: removals at once, writes when they were left alone long enough."""
+    is_incomplete = name.startswith(".") or (is_version_name(name) and not entry.is_complete)
+    return name.startswith(REMOVED) or (is_incomplete and is_old)

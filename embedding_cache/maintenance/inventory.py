@@ -1,11 +1,8 @@
-"""Which files a version is made of, and what it adds to those that were there before it."""
+"""What a version adds to those that were there before it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from rankhouse.embedding_cache.format.files import FileRecord
-from rankhouse.embedding_cache.format.shared_files import shared_path
 from rankhouse.embedding_cache.format.version import Version
 
 
@@ -22,16 +19,6 @@ class Addition:
     num_rows: int
     num_removed: int
     num_bytes: int
-
-
-def shared_files(version: Version) -> dict[Path, FileRecord]:
-    """The files of a version that other versions may name as well."""
-    return {shared_path(version.store, file.sha256): file for file in version.record.shared_files}
-
-
-def own_files(version: Version) -> dict[Path, FileRecord]:
-    """The files in a version's folder that its manifest names."""
-    return {version.path / name: record for name, record in version.manifest.files.items()}
 
 
 def additions(versions: Sequence[Version]) -> list[Addition]:

@@ -47,6 +47,7 @@ def compact_version(
         VersionNotFoundError: There is no such version.
         FormatError: The version is damaged.
     """
+    store.read(name, model=model)  # Before the lock's file is made: there must be such a version.
     with writing(store.path):
         version = store.open(name, model=model)  # Every byte is compared: what is copied gets a checksum of its own.
         folded = [table for table in version.tables if table.deltas]
@@ -78,6 +79,7 @@ def roll_back(store: VersionStore, name: str) -> Version:
         VersionNotFoundError: There is no such version.
         FormatError: The version is damaged.
     """
+    store.read(name)
     with writing(store.path):
         version = store.open(name)
         record = replace(version.record, origin=Origin("rollback", version.name))

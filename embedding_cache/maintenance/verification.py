@@ -5,12 +5,13 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
 from rankhouse.embedding_cache.format.errors import CorruptFileError, FormatError, ManifestError
-from rankhouse.embedding_cache.format.files import FileRecord, check_content
+from rankhouse.embedding_cache.format.files import FileRecord
+from rankhouse.embedding_cache.format.storage import Storage
 from rankhouse.embedding_cache.format.version import Version, VersionStore
-from rankhouse.embedding_cache.maintenance.inventory import own_files, shared_files
+
+_File = tuple[str, FileRecord]
 
 # Reading from one disk gains little from more; hashing runs at about 1 GB/s in each.
 _MOST_THREADS = 8
@@ -67,11 +68,11 @@ def verify_versions(
             versions.append(store.read(name))
         except ManifestError as exc:
             damages.append(Damage(str(exc), (name,)))
-    users: dict[tuple[Path, FileRecord], list[str]] = {}
+    users: dict[_File, list[str]] = {}
     for version in versions:
-        for file in (own_files(version) | shared_files(version)).items():
+        for file in version.files().items():
             users.setdefault(file, []).append(version.name)
-    reasons = _check_files(list(users), num_threads or min(_MOST_THREADS, os.cpu_count() or 1), on_bytes)
+    reasons = _check_files(store.storage, list(users), num_threads or min(_MOST_THREADS, os.cpu_count() or 1), on_bytes)
     damages += [Damage(reason, tuple(users[file])) for file, reason in reasons.items()]
     damaged = {name for damage in damages for name in damage.versions}
     for version in versions:
@@ -83,8 +84,8 @@ def verify_versions(
 
 
 def _check_files(
-    files: Sequence[tuple[Path, FileRecord]], num_threads: int, on_bytes: Callable[[int, int], None]
-) -> dict[tuple[Path, FileRecord], str]:
+    storage: Storage, files: Sequence[_File], num_threads: int, on_bytes: Callable[[int, int], None]
+) -> dict[_File, str]:
     """Reads files in parallel; returns what is wrong with those that are damaged, in their order."""
     total, done, lock = sum(record.bytes for _, record in files), 0, threading.Lock()
 
@@ -94,9 +95,9 @@ def _check_files(
             done += num_bytes
             on_bytes(done, total)
 
-    def fault(file: tuple[Path, FileRecord]) -> str:
+    def fault(file: _File) -> str:
         try:
-            check_content(*file, on_bytes=count)
+            storage.check(*file, on_bytes=count)
         except CorruptFileError as exc:
             return str(exc)
         return ""

@@ -79,13 +79,19 @@ class ServedModel:
     example: dict[str, Any]
 
     @classmethod
-    def open(cls, store: Path, name: str, version: str = "latest") -> "ServedModel":
-        """Reads what a version says of itself; tables are not touched.
+    def open(cls, store: Path | str, name: str, version: str = "latest", *, cache: Path | None = None) -> "ServedModel":
+        """Reads what a version says of itself; tables are neither touched nor fetched.
+
+        Args:
+            store: The version store: a folder or a URL.
+            name: The model's name.
+            version: The version's name, or "latest".
+            cache: The folder below which a URL is mirrored; None is one in the user's cache directory.
 
         Raises:
             FormatError: There is no such version of this model, or it is damaged.
         """
-        opened = VersionStore(store).open(version, model=name)
+        opened = VersionStore(store, cache=cache).open(version, model=name, tables=False)
         golden = opened.golden()
         request = golden[0].request if golden else {"context": {}, "candidates": [{}]}
         example = {**request, "candidates": request["candidates"][:_EXAMPLE_CANDIDATES], "top_k": 2}

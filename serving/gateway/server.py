@@ -202,7 +202,7 @@ def run(settings: Settings) -> None:
 
 
 async def _run(settings: Settings) -> None:
-    model = ServedModel.open(settings.store, settings.model, settings.version)
+    model = ServedModel.open(settings.store, settings.model, settings.version, cache=settings.cache)
     _log.info("settings:\n%s", settings.shown())
     gateway = Gateway(settings, model)
     await gateway.start()

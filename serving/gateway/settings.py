@@ -18,10 +18,13 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", protected_namespaces=())
 
-    store: Path = Field(description="Folder of the version store.")
+    store: str = Field(min_length=1, description="The version store: a folder, or a URL such as s3://bucket/models.")
     model: str = Field(min_length=1, description="Name of the served model.")
     version: str = Field(
         default="latest", min_length=1, description="Name of the served version; `latest` is resolved once."
+    )
+    cache: Path | None = Field(
+        default=None, description="Folder below which a URL is mirrored; without it, in the user's cache directory."
     )
     triton_url: str = Field(default="127.0.0.1:8001", description="Triton's gRPC address, host:port.")
     host: str = Field(default="127.0.0.1", description="Address to listen on; 0.0.0.0 is every one of this machine's.")

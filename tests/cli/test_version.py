@@ -174,3 +174,21 @@ def test_gc_needs_a_number_of_versions_to_keep(store: VersionStore) -> None:
 def test_refuses_what_is_no_store(arguments: list[object], tmp_path: Path) -> None:
     with pytest.raises(VersionNotFoundError, match="there is no such version store"):
         run(*arguments, tmp_path / "nowhere")
+
+
+def test_a_bucket_is_a_store(rclone_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("RANKHOUSE_CACHE", str(tmp_path / "mirrors"))
+    store = VersionStore(rclone_url, cache=tmp_path / "writer")
+    first, second = (store.write(small_content(tmp_path / "parts", first=first)) for first in (0, 100))
+    listed = run("list", rclone_url)
+    assert listed.index(first.name) < listed.index(second.name)
+    assert second.name in run("show", rclone_url)
+    assert not list((tmp_path / "mirrors").rglob("*.safetensors")), "manifests are enough for that"
+    assert f"{second.name}: sound" in run("verify", rclone_url)
+    planned = run("gc", rclone_url, "--keep", 1, "--grace-hours", 0, "--dry-run").splitlines()
+    assert planned[1].split()[0] == f"versions/{first.name}"
+    assert [line.split()[0].split("/")[0] for line in planned[2:-1]] == ["segments", "versions"]
+    assert store.names() == [first.name, second.name]
+    assert run("gc", rclone_url, "--keep", 1, "--grace-hours", 0).splitlines()[1:-1] == planned[1:-1]
+    assert store.names() == [second.name]
+    assert VersionStore(rclone_url, cache=tmp_path / "reader").open().name == second.name

@@ -78,8 +78,8 @@ def raw_batch(rows: Sequence[Mapping[str, Any]]) -> RawBatch:
     return RawBatch.from_rows(FEATURES, rows)
 
 
-def write_version(store: Path, *, seed: int = 0, wrong_by: float = 0.0) -> Version:
-    """Writes a version; its golden scores are wrong by so much."""
+def write_version(store: Path, *, seed: int = 0, wrong_by: float = 0.0, url: str | None = None) -> Version:
+    """Writes a version, into a bucket if a URL is given; its golden scores are wrong by so much."""
     weights = Weights(seed)
     folder = store / "parts"
     folder.mkdir(parents=True, exist_ok=True)
@@ -91,7 +91,7 @@ def write_version(store: Path, *, seed: int = 0, wrong_by: float = 0.0) -> Versi
     request = {"context": {"city": "oslo"}, "candidates": [{"age": 3, "tags": ["bb"]}, {"item": -3, "home": "paris"}]}
     rows = [{**request["context"], **candidate} for candidate in request["candidates"]]
     golden = GoldenRequest(request, tuple(float(score) + wrong_by for score in weights.scores(rows)))
-    return VersionStore(store).write(
+    return VersionStore(url or store, cache=store / "mirrors").write(
         VersionContent(
             model=MODEL,
             dense=folder / "dense.onnx",

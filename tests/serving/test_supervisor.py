@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rankhouse.embedding_cache.format.version import Version
+from rankhouse.embedding_cache.format.version import Version, VersionStore
 from rankhouse.serving.supervisor import READY_FILE
 from rankhouse.serving.triton_server import TritonServer
 from tests.serving.small_version import MODEL, ROWS, Weights, write_version
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.triton
 
 
 @contextmanager
-def serving(store: Path, run_dir: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+def serving(store: Path | str, run_dir: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
     """Runs `rankhouse serve` on free ports, and ends it however the test ends."""
     command = [sys.executable, "-m", "rankhouse.cli.main", "serve", "--store", store, "--model", MODEL]
     command += ["--port", "0", "--grpc-port", "0", "--run-dir", run_dir, *options]
@@ -87,6 +87,19 @@ def assert_free(url: str) -> None:
     host, port = url.removeprefix("http://").split(":")
     with socket.create_server((host, int(port))):
         pass
+
+
+def test_serves_from_a_bucket(rclone_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    version = write_version(tmp_path / "writer", url=rclone_url)
+    monkeypatch.setenv("RANKHOUSE_CACHE", str(tmp_path / "mirrors"))
+    with serving(rclone_url, tmp_path / "run") as process:
+        ready = wait_until_ready(process, tmp_path / "run")
+        np.testing.assert_allclose(score(ready["rest_url"]), Weights(0).scores(ROWS), rtol=0, atol=1e-6)
+        process.terminate()
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    (mirror,) = (tmp_path / "mirrors").iterdir()
+    assert VersionStore(mirror).names() == [version.name]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -116,6 +116,14 @@ def test_the_command_prints_name_bytes_and_rows(run: RunFolder, tmp_path: Path) 
     assert "golden requests: 40 rows reproduced" in result.output
 
 
+def test_a_bucket_takes_versions(run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANKHOUSE_CACHE", str(tmp_path / "mirrors"))
+    arguments = ["export", str(run.path), "--store", "memory://exported/store", "--model", "small"]
+    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, arguments, catch_exceptions=False)
+    version = VersionStore("memory://exported/store", cache=tmp_path / "reader").open(model="small")
+    assert f"{version.name} of small in memory://exported/store: " in result.output
+
+
 def swap_raw_rows(run: RunFolder) -> None:
     rows = load_raw_sample(run.dataset / "valid")
     save_raw_sample(run.dataset / "valid", rows[::-1])

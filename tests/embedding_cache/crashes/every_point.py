@@ -21,7 +21,6 @@ from pathlib import Path
 from rankhouse.embedding_cache.format.errors import FormatError
 from rankhouse.embedding_cache.format.version import VersionStore
 from rankhouse.embedding_cache.maintenance.collection import collect_garbage
-from rankhouse.embedding_cache.maintenance.inventory import own_files, shared_files
 from tests.embedding_cache.crashes.power_loss import read_log, states_after_power_loss
 from tests.embedding_cache.crashes.stories import STORIES, contents, make_store
 
@@ -79,7 +78,7 @@ def _go_on(story: str, root: Path) -> None:
     store = VersionStore(root / "store")
     collect_garbage(store, keep=100, grace_seconds=0)
     versions = [store.open(name) for name in store.names()]
-    named = {path for version in versions for path in (*own_files(version), *shared_files(version))}
+    named = {store.path / path for version in versions for path in version.files()}
     named |= {version.path / "manifest.json" for version in versions}
     there = {path for path in store.path.rglob("*") if path.is_file() and path.parent != store.path}
     assert there == named, (sorted(there - named), sorted(named - there))

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from rankhouse.embedding_cache.format.errors import ContentError, ManifestError, VersionNotFoundError
+from rankhouse.embedding_cache.format.object_storage import ObjectStorage
+from rankhouse.embedding_cache.format.shared_files import shared_path
 from rankhouse.embedding_cache.format.version import VersionStore
 from rankhouse.embedding_cache.maintenance.collection import Garbage, collect_garbage, find_garbage
 from tests.embedding_cache.format.small_store import rows_of, small_content
@@ -180,3 +182,23 @@ def test_waits_for_a_writer_whose_files_nothing_names_yet(store: VersionStore, t
     assert writer.returncode == 0
     assert store.names()[-1] == name
     np.testing.assert_array_equal(store.open(name).table_rows("C1").segments[0], rows_of(11, 3, 77))
+
+
+def test_in_a_bucket_what_was_just_put_stays(url: str, tmp_path: Path) -> None:
+    store = VersionStore(url, cache=tmp_path / "mirrors")
+    first, second = (store.write(small_content(tmp_path / "parts", first=number)) for number in (0, 100))
+    (tmp_path / "dense.onnx").write_bytes(b"of a writer that died")
+    ObjectStorage(url).put("versions/000003-00000000/dense.onnx", tmp_path / "dense.onnx")
+    assert ObjectStorage(url).create("versions/.000003", b"000003-00000000")
+    removed = collect_garbage(store, keep=1)
+    assert [(item.kind, item.path.name) for item in removed] == [("version", first.name)]
+    assert store.names() == [second.name]
+    assert not first.path.exists(), "its mirror goes as well"
+    removed = collect_garbage(store, keep=1, grace_seconds=0)
+    segment = shared_path(Path(), first.tables[0].segments[0].sha256).name
+    found = sorted((item.kind, item.path.name) for item in removed)
+    # The claim of the writer that died keeps its number from being taken twice.
+    assert found == [("segment", segment), ("unfinished", ".000001"), ("unfinished", "000003-00000000")]
+    reader = VersionStore(url, cache=tmp_path / "reader")
+    assert reader.open().name == second.name
+    assert store.write(small_content(tmp_path / "parts", first=200)).name.startswith("000004-")

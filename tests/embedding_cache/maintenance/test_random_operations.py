@@ -16,7 +16,6 @@ from rankhouse.embedding_cache.format.row_types import ROW_TYPES
 from rankhouse.embedding_cache.format.version import DeltaContent, Version, VersionStore
 from rankhouse.embedding_cache.maintenance.collection import collect_garbage
 from rankhouse.embedding_cache.maintenance.comparison import compare_versions
-from rankhouse.embedding_cache.maintenance.inventory import own_files, shared_files
 from rankhouse.embedding_cache.maintenance.publication import compact_version, roll_back
 from rankhouse.embedding_cache.maintenance.verification import verify_versions
 from rankhouse.kernels.rows import quantize_rows
@@ -162,7 +161,7 @@ class Operations(RuleBasedStateMachine):
 
     def _named(self) -> set[Any]:
         versions = [self.store.open(name) for name in self.store.names()]
-        files = {path for version in versions for path in (*own_files(version), *shared_files(version))}
+        files = {self.store.path / path for version in versions for path in version.files()}
         return files | {version.path / "manifest.json" for version in versions}
 
 

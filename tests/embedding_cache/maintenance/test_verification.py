@@ -8,7 +8,6 @@ import pytest
 from rankhouse.embedding_cache.format.errors import CorruptFileError, FormatError, VersionNotFoundError
 from rankhouse.embedding_cache.format.shared_files import shared_path
 from rankhouse.embedding_cache.format.version import VersionStore
-from rankhouse.embedding_cache.maintenance.inventory import own_files, shared_files
 from rankhouse.embedding_cache.maintenance.verification import verify_versions
 from tests.embedding_cache.format.small_store import small_content
 from tests.embedding_cache.maintenance.chain import write_chain
@@ -69,7 +68,7 @@ def test_names_all_versions_that_need_a_damaged_file(store: VersionStore) -> Non
 
 
 def test_refuses_a_version_that_is_not_there(store: VersionStore) -> None:
-    with pytest.raises(VersionNotFoundError, match="there is no such version"):
+    with pytest.raises(VersionNotFoundError, match="has no version '000009-00000000'"):
         verify_versions(store, ["000009-00000000"])
 
 
@@ -113,7 +112,7 @@ def test_any_damage_to_any_file_is_found_by_name_and_refused(
     store = VersionStore(tmp_path / "store", segment_bytes=64)
     versions = write_chain(store, tmp_path / "parts", dtype="int8")
     users = {
-        path: [version.name for version in versions if path in own_files(version) or path in shared_files(version)]
+        path: [version.name for version in versions if str(path.relative_to(store.path)) in version.files()]
         for path in files_of(store)
     }
     for path in users:

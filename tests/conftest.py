@@ -1,0 +1,68 @@
+"""Places for objects: a process's memory, and two servers with the interface of S3."""
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from tests.object_servers import KEYS, moto, rclone
+
+
+@pytest.fixture(scope="session")
+def rclone_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with rclone(tmp_path_factory.mktemp("rclone")) as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def moto_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with moto(tmp_path_factory.mktemp("moto")) as address:
+        yield address
+
+
+@pytest.fixture
+def s3_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[pytest.MonkeyPatch]:
+    """Hides the user's own settings of S3, and gives the servers' keys."""
+    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "no-such-file"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    clients = fsspec.get_filesystem_class("s3")
+    clients.clear_instance_cache()
+    yield monkeypatch
+    clients.clear_instance_cache()
+
+
+@pytest.fixture
+def rclone_url(rclone_address: str, s3_environment: pytest.MonkeyPatch) -> str:
+    """A folder in a new bucket of a server that keeps files, and does not create exclusively."""
+    s3_environment.setenv("AWS_ENDPOINT_URL", rclone_address)
+    return new_bucket()
+
+
+@pytest.fixture
+def moto_url(moto_address: str, s3_environment: pytest.MonkeyPatch) -> str:
+    """A folder in a new bucket of a server that creates exclusively."""
+    s3_environment.setenv("AWS_ENDPOINT_URL", moto_address)
+    return new_bucket()
+
+
+@pytest.fixture(params=["memory", "rclone_url", "moto_url"])
+def url(request: pytest.FixtureRequest) -> str:
+    """A new empty place in each kind of storage."""
+    if request.param == "memory":
+        return f"memory://{uuid.uuid4().hex}/store"
+    found: str = request.getfixturevalue(request.param)
+    return found
+
+
+def new_bucket() -> str:
+    bucket = f"bucket-{uuid.uuid4().hex[:12]}"
+    fsspec.filesystem("s3").mkdir(bucket)
+    return f"s3://{bucket}/models/store"
