@@ -3,6 +3,7 @@
 Both leave the store as it is but for the new version, so each may be stopped at any point.
 """
 
+import functools
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from rankhouse.embedding_cache.format.errors import CorruptFileError
+from rankhouse.embedding_cache.format.errors import ContentError, CorruptFileError
 from rankhouse.embedding_cache.format.locks import writing
 from rankhouse.embedding_cache.format.records import TableContent, TableRecord
 from rankhouse.embedding_cache.format.row_types import row_type_of
@@ -35,7 +36,7 @@ def compact_version(
 
     Args:
         store: The store.
-        name: The version, or "latest".
+        name: The version, or "latest". It must be the newest of its model, as the new one will be.
         model: The model that it must be a version of; None takes any.
         segment_bytes: How many bytes of rows a segment may hold.
         on_bytes: Called with the bytes of rows written so far and in all; by one thread at a time.
@@ -45,6 +46,7 @@ def compact_version(
 
     Raises:
         VersionNotFoundError: There is no such version.
+        ContentError: Its model has a newer one, or got one meanwhile.
         FormatError: The version is damaged.
     """
     store.read(name, model=model)  # Before the lock's file is made: there must be such a version.
@@ -53,6 +55,7 @@ def compact_version(
         folded = [table for table in version.tables if table.deltas]
         if not folded:
             return version
+        _check_newest(store, version)
         progress = _Progress(sum(_num_bytes(table) for table in folded), on_bytes)
         contents = [
             TableContent(table.name, table.num_rows, table.dim, progress.count(version.blocks(table.name)), table.dtype)
@@ -65,7 +68,12 @@ def compact_version(
             parent=None,
             origin=Origin("compact", version.name),
         )
-        return store.commit(record, version.path, check=_has_files_of(version))
+
+        def check(new: Version) -> None:
+            _check_newest(store, version)
+            _check_copied(version, new)
+
+        return store.commit(record, version.path, check=check)
 
 
 def roll_back(store: VersionStore, name: str) -> Version:
@@ -83,24 +91,31 @@ def roll_back(store: VersionStore, name: str) -> Version:
     with writing(store.path):
         version = store.open(name)
         record = replace(version.record, origin=Origin("rollback", version.name))
-        return store.commit(record, version.path, check=_has_files_of(version))
+        return store.commit(record, version.path, check=functools.partial(_check_copied, version))
 
 
 def _num_bytes(table: TableRecord) -> int:
     return table.num_rows * row_type_of(table.dtype).row_bytes(table.dim)
 
 
-def _has_files_of(old: Version) -> Callable[[Version], None]:
-    """Makes a check that the files of a version's folder were copied as they are."""
+def _check_newest(store: VersionStore, version: Version) -> None:
+    """Refuses what would make an older state the latest: that is a rollback, and should be one by name."""
+    versions = (store.read(name) for name in reversed(store.names()))
+    newest = next(other for other in versions if other.model == version.model)
+    if newest.name != version.name:
+        raise ContentError(
+            f"{version.name} is not the newest version of {version.model!r}, that is {newest.name}; folded, it would "
+            f"take its place as the latest: compact {newest.name}, or roll back to {version.name} first"
+        )
 
-    def check(new: Version) -> None:
-        for name, record in old.manifest.files.items():
-            if new.manifest.files[name] != record:
-                raise CorruptFileError(
-                    f"{old.path / name}: was altered while it was copied; verify the store and try again"
-                )
 
-    return check
+def _check_copied(old: Version, new: Version) -> None:
+    """Checks that the files of a version's folder were copied as they are."""
+    for name, record in old.manifest.files.items():
+        if new.manifest.files[name] != record:
+            raise CorruptFileError(
+                f"{old.path / name}: was altered while it was copied; verify the store and try again"
+            )
 
 
 class _Progress:

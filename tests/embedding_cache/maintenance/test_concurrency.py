@@ -15,9 +15,10 @@ ROOT = Path(__file__).parents[3]
 
 HEAD = """
 import sys
+from contextlib import suppress
 from pathlib import Path
 import numpy as np
-from rankhouse.embedding_cache.format.errors import FormatError
+from rankhouse.embedding_cache.format.errors import ContentError, FormatError
 from rankhouse.embedding_cache.format.records import TableContent, TableDelta
 from rankhouse.embedding_cache.format.version import DeltaContent, VersionStore
 from rankhouse.embedding_cache.maintenance.collection import collect_garbage
@@ -35,7 +36,8 @@ while done < 12:
     try:
         parent = store.open(name, verify=False)
         if done % 6 == 4:
-            compact_version(store, parent.name)
+            with suppress(ContentError):  # The other writer made a newer one meanwhile.
+                compact_version(store, parent.name)
         elif done % 6 == 5:
             roll_back(store, parent.name)
         else:
@@ -92,5 +94,5 @@ def test_writers_readers_and_collections_do_not_harm_each_other(tmp_path: Path) 
     errors = [process.communicate(timeout=120)[1] for process in processes]
     assert [error for error, process in zip(errors, processes, strict=True) if process.returncode] == []
     names = store.names()
-    assert 21 <= int(names[-1].split("-")[0]) <= 25  # A whole version is not folded.
+    assert 21 <= int(names[-1].split("-")[0]) <= 25  # A whole version is not folded, nor one that is not the newest.
     assert verify_versions(store, names).damages == ()

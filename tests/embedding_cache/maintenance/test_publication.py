@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 
 from rankhouse.embedding_cache.engine import EmbeddingEngine
-from rankhouse.embedding_cache.format.errors import CorruptFileError, ManifestError, VersionNotFoundError
+from rankhouse.embedding_cache.format.errors import ContentError, CorruptFileError, ManifestError, VersionNotFoundError
 from rankhouse.embedding_cache.format.shared_files import shared_path
-from rankhouse.embedding_cache.format.version import VersionStore
+from rankhouse.embedding_cache.format.version import Version, VersionStore
 from rankhouse.embedding_cache.format.version_record import Origin, Source
 from rankhouse.embedding_cache.maintenance.collection import collect_garbage
 from rankhouse.embedding_cache.maintenance.publication import compact_version, roll_back
-from tests.embedding_cache.maintenance.chain import ALL_ROW_TYPES, effective, write_chain, write_over
+from tests.embedding_cache.maintenance.chain import ALL_ROW_TYPES, effective, write_chain, write_over, write_whole
 
 
 @pytest.fixture
@@ -81,6 +81,27 @@ def test_a_whole_version_is_left_as_it_is(store: VersionStore, tmp_path: Path) -
     names = store.names()
     assert compact_version(store, whole.name) == whole
     assert store.names() == names
+
+
+def test_only_the_newest_version_is_folded(store: VersionStore, tmp_path: Path) -> None:
+    _, second, last = write_chain(store, tmp_path / "parts")
+    with pytest.raises(ContentError, match=f"{second.name} is not the newest version of 'dlrm', that is {last.name}"):
+        compact_version(store, second.name)
+    write_whole(store, tmp_path / "parts", model="other")
+    assert compact_version(store, last.name).origin.version == last.name
+
+
+def test_folding_does_not_take_the_place_of_a_version_that_came_meanwhile(store: VersionStore, tmp_path: Path) -> None:
+    last = write_chain(store, tmp_path / "parts")[-1]
+    came: list[Version] = []
+
+    def publish_another(done: int, total: int) -> None:
+        if done == total:
+            came.append(write_over(store, tmp_path / "parts", last, {"C1": ([1], [])}))
+
+    with pytest.raises(ContentError, match="is not the newest version"):
+        compact_version(store, last.name, on_bytes=publish_another)
+    assert store.open("latest") == came[0]
 
 
 def test_folding_tells_how_far_it_is(store: VersionStore, tmp_path: Path) -> None:

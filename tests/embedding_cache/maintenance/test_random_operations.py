@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from rankhouse.embedding_cache.format.errors import ContentError
 from rankhouse.embedding_cache.format.records import FeatureContent, TableContent, TableDelta
 from rankhouse.embedding_cache.format.row_types import ROW_TYPES
 from rankhouse.embedding_cache.format.version import DeltaContent, Version, VersionStore
@@ -104,6 +106,10 @@ class Operations(RuleBasedStateMachine):
     @rule(number=st.integers(0))
     def compact(self, number: int) -> None:
         name, old = self._choose(number)
+        if old.num_deltas and name != self.world.of(old.model)[-1]:
+            with pytest.raises(ContentError, match="is not the newest version"):
+                compact_version(self.store, name)
+            return
         new = compact_version(self.store, name)
         assert (new.name == name) == (old.num_deltas == 0)
         if new.name != name:
