@@ -6,7 +6,7 @@ FormatError
 ├── ContentError           what was given to be written contradicts itself
 ├── VersionNotFoundError   no such version store, or no such version in it
 ├── NotServableError       a version has no dense part
-├── StorageError           a storage of objects cannot be reached, lacks a bucket, or denies access
+├── StorageError           a disk is full or denies access; a storage of objects cannot be reached or lacks a bucket
 ├── TransformError         a compiled transform is malformed, or was given a batch of another shape
 └── RawValueError          a row has an unknown feature or a value of the wrong type
 """
@@ -37,7 +37,7 @@ class NotServableError(FormatError):
 
 
 class StorageError(FormatError):
-    """A storage of objects cannot be reached, lacks a bucket, or denies access."""
+    """A disk is full or denies access; a storage of objects cannot be reached, lacks a bucket, or denies access."""
 
 
 class TransformError(FormatError):

@@ -12,13 +12,25 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from rankhouse.embedding_cache.format.errors import StorageError
+
 
 @contextmanager
 def writing(store: Path) -> Iterator[None]:
-    """Keeps garbage collection away: a writer's new files are named by no version until it is done."""
-    with open(store / ".writers", "w") as file:
-        fcntl.flock(file, fcntl.LOCK_SH)
-        yield
+    """Keeps garbage collection away: a writer's new files are named by no version until it is done.
+
+    Raises:
+        StorageError: The disk is full, broken or denies access.
+    """
+    try:
+        with open(store / ".writers", "w") as file:
+            fcntl.flock(file, fcntl.LOCK_SH)
+            yield
+    except OSError as exc:
+        raise StorageError(
+            f"{store}: cannot be written ({exc}); no version was changed: free space or correct the permissions, and "
+            "try again"
+        ) from exc
 
 
 @contextmanager
@@ -28,14 +40,20 @@ def collecting(store: Path, *, on_wait: Callable[[], None]) -> Iterator[None]:
     Args:
         store: The store's folder.
         on_wait: Called once if a writer is at work.
+
+    Raises:
+        StorageError: The disk is broken or denies access.
     """
-    with open(store / ".writers", "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            on_wait()
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    try:
+        with open(store / ".writers", "w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                on_wait()
+                fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+    except OSError as exc:
+        raise StorageError(f"{store}: not all could be removed ({exc}); what is left is complete: try again") from exc
 
 
 @contextmanager

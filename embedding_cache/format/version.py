@@ -27,6 +27,7 @@ from rankhouse.embedding_cache.format.content import DeltaContent, VersionConten
 from rankhouse.embedding_cache.format.delta import check_deltas
 from rankhouse.embedding_cache.format.errors import (
     ContentError,
+    CorruptFileError,
     FormatError,
     ManifestError,
     NotServableError,
@@ -283,11 +284,18 @@ class VersionStore:
             StorageError: The bucket cannot be reached, does not exist, or denies access.
         """
         version = self.read(name, model=model)
-        self._check_parent(version)
-        self.storage.fetch(version.files(tables=tables), verify=verify)
-        if verify and tables:
-            for table in version.tables:
-                check_deltas(self.path, table)
+        try:
+            self._check_parent(version)
+            self.storage.fetch(version.files(tables=tables), verify=verify)
+            if verify and tables:
+                for table in version.tables:
+                    check_deltas(self.path, table)
+        except CorruptFileError as exc:
+            if self.storage.has(version.name):
+                raise
+            raise VersionNotFoundError(
+                f"{self.location}: version {version.name} was collected while it was opened; open a newer one"
+            ) from exc
         return version
 
     def read(self, name: str = "latest", *, model: str | None = None) -> Version:

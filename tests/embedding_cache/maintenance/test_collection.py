@@ -2,12 +2,14 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from rankhouse.embedding_cache.format.errors import ContentError, ManifestError, VersionNotFoundError
+from rankhouse.embedding_cache.format.files import FileRecord
 from rankhouse.embedding_cache.format.object_storage import ObjectStorage
 from rankhouse.embedding_cache.format.shared_files import shared_path
 from rankhouse.embedding_cache.format.version import VersionStore
@@ -115,6 +117,19 @@ def test_the_name_of_a_version_that_went_and_was_restored_can_go_again(store: Ve
     shutil.copytree(store.path / "versions" / name, store.path / "versions" / f".removed-{name}")
     collect_garbage(store, keep=1)
     assert not [path for path in files(store) if name in path]
+
+
+def test_a_version_that_goes_while_it_is_opened_is_told(store: VersionStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    fetch = store.storage.fetch
+
+    def collect_first(files: Mapping[str, FileRecord], *, verify: bool) -> None:
+        collect_garbage(store, keep=1)
+        fetch(files, verify=verify)
+
+    monkeypatch.setattr(store.storage, "fetch", collect_first)
+    name = store.names()[0]
+    with pytest.raises(VersionNotFoundError, match=f"{name} was collected while it was opened; open a newer one"):
+        store.open(name)
 
 
 def test_refuses_to_keep_nothing(store: VersionStore) -> None:
