@@ -135,12 +135,16 @@ def export_delta(
     metrics, row_types = _metrics(trained), {table.name: table.dtype for table in over.tables}
     rows = ServedRows(trained.checkpoint, trained.dataset, row_types, metrics=metrics, on_bytes=on_bytes)
     metrics |= _auc_metrics(trained, rows, max_auc_loss)
+    num_layers = len(over.record.vocabularies) or 1
     with _parts(trained, rows) as parts:
         content = DeltaContent(
             dense=parts.dense,
             transform=trained.dataset.path,
             num_dense=parts.num_dense,
-            tables=[rows.delta(table.name, since=since, num_known=table.num_rows) for table in over.tables],
+            tables=[
+                rows.delta(table.name, since=since, num_known=table.num_rows, num_layers=num_layers)
+                for table in over.tables
+            ],
             golden=parts.golden,
             metrics=metrics,
             source=_source(trained),

@@ -75,8 +75,8 @@ class ServedRows:
         blocks = self._consumed(table, self._streamed(table))
         return TableContent(table, info.num_rows, info.dim, blocks, dtype=row_type.name)
 
-    def delta(self, table: str, *, since: int, num_known: int) -> TableDelta:
-        """The rows of a table that changed, and those whose id lost its value.
+    def delta(self, table: str, *, since: int, num_known: int, num_layers: int) -> TableDelta:
+        """The rows of a table that changed, and those whose id got or lost its value.
 
         The files that hold the rows are not verified: that would read all of them.
 
@@ -84,13 +84,17 @@ class ServedRows:
             table: The table.
             since: The iteration up to which changes are known.
             num_known: The number of rows that the table had then.
+            num_layers: The number of layers that the vocabularies had then.
 
         Raises:
             CheckpointError: What the checkpoint notes of the rows is damaged.
             ContentError, ExportError: As in `whole`.
         """
         info, row_type = self._dataset.tables[table], self._row_types[table]
-        changed = np.union1d(self._checkpoint.touched_since(table, since), np.arange(num_known, info.num_rows))
+        # An id without a value was served as zeros; its row has to come with its new value, also if no step wrote it.
+        given = self._dataset.transform().vocabularies.given_since(table, num_layers)
+        new = np.union1d(given, np.arange(num_known, info.num_rows))
+        changed = np.union1d(self._checkpoint.touched_since(table, since), new)
         is_free = np.isin(changed, self._free_ids(table), assume_unique=True)
         ids = changed[~is_free]
         self._progress.expect(len(ids) * row_type.row_bytes(info.dim))

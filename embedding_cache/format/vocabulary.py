@@ -372,6 +372,11 @@ class Vocabularies:
             is_free[ids[ids != REMOVED]] = False
         return np.flatnonzero(is_free)
 
+    def given_since(self, table: str, num_layers: int) -> npt.NDArray[np.int64]:
+        """The ids that the layers after the first `num_layers`, 1 or more, gave to values: int64 [m], sorted."""
+        given = [layer.ids(table, self.text_tables) for layer in self.layers[num_layers:]]
+        return np.setdiff1d(np.concatenate([_NONE, *given]), [REMOVED])
+
     def values(self, table: str, ids: npt.NDArray[np.int64]) -> Values:
         """The values that have these ids of a table, int64 [n], each of which has one: n values in any order."""
         found: list[Values] = []

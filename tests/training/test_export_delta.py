@@ -146,6 +146,20 @@ def test_a_delta_holds_the_touched_rows_alone(runs: Sequence[RunFolder], tmp_pat
     assert 6 in delta_of(third, "city")[0]
 
 
+def test_a_delta_holds_the_row_of_an_id_that_was_given_out_and_did_not_occur(
+    runs: Sequence[RunFolder], tmp_path: Path
+) -> None:
+    export_version(runs[1].path, store=tmp_path / "store", model="small")  # City 3 has no value: zeros.
+    transform = extended(days()[1], cities={"ulm": 3}, items={}, freed={})
+    data = write_dataset(tmp_path / "data", transform, extends=runs[1].dataset, seed=20)
+    run = new_run(tmp_path / "run", recipe="dlrm", data=data, settings=SETTINGS, source=runs[1].path)
+    train(run)
+    assert 3 not in checkpoint_of(run).touched_since("city", checkpoint_of(runs[1]).iterations)
+    version, three = export_delta(run.path, store=tmp_path / "store", model="small"), np.array([3])
+    assert 3 in delta_of(version, "city")[0]
+    np.testing.assert_array_equal(version.rows("city", three), checkpoint_of(run).gather("city", three))
+
+
 def test_a_delta_may_go_over_an_older_version(runs: Sequence[RunFolder], tmp_path: Path) -> None:
     first = export_version(runs[0].path, store=tmp_path, model="small")
     export_delta(runs[1].path, store=tmp_path, model="small")
