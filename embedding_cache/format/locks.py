@@ -5,6 +5,8 @@
     .fetch     in the mirror of a bucket: held by the process that fetches files
 
 Lock order: `.writers`, then one of the others. Readers of local folders take none.
+
+The files are opened to read and write: NFS takes a shared lock only for the one, an exclusive lock only for the other.
 """
 
 import fcntl
@@ -23,7 +25,7 @@ def writing(store: Path) -> Iterator[None]:
         StorageError: The disk is full, broken or denies access.
     """
     try:
-        with open(store / ".writers", "w") as file:
+        with open(store / ".writers", "a+") as file:
             fcntl.flock(file, fcntl.LOCK_SH)
             yield
     except OSError as exc:
@@ -45,7 +47,7 @@ def collecting(store: Path, *, on_wait: Callable[[], None]) -> Iterator[None]:
         StorageError: The disk is broken or denies access.
     """
     try:
-        with open(store / ".writers", "w") as file:
+        with open(store / ".writers", "a+") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -59,7 +61,7 @@ def collecting(store: Path, *, on_wait: Callable[[], None]) -> Iterator[None]:
 @contextmanager
 def committing(store: Path) -> Iterator[None]:
     """Lets one writer at a time choose the next sequence number."""
-    with open(store / ".lock", "w") as file:
+    with open(store / ".lock", "a+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
@@ -67,6 +69,6 @@ def committing(store: Path) -> Iterator[None]:
 @contextmanager
 def fetching(store: Path) -> Iterator[None]:
     """Lets one process at a time fetch files into a mirror."""
-    with open(store / ".fetch", "w") as file:
+    with open(store / ".fetch", "a+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
