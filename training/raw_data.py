@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rankhouse.embedding_cache.format.files import file_record
+from rankhouse.embedding_cache.format.transform import JSON_NAME
 from rankhouse.training.data.extend import extend
 from rankhouse.training.data.feature_spec import FeatureSpec
 from rankhouse.training.data.new_folder import Progress
@@ -27,8 +28,8 @@ def prepare(data: Path, *, spec: str | Path | None, folder: Path, say: Say, exte
     """Returns the prepared dataset of what a user named: that dataset itself, or one made of raw logs.
 
     Logs are in the order of time, so the last tenth of the rows is held out as the split "valid". The dataset's name
-    ends in a hash of the files' paths, sizes and times, of the feature spec and of the vocabularies that are extended:
-    the same logs are prepared only once.
+    ends in a hash of the files' paths, sizes and times, of the feature spec, and of the fit and the vocabularies that are
+    extended: the same logs are prepared only once.
 
     Args:
         data: A prepared dataset, a raw file, a folder of raw files, or a pattern.
@@ -64,8 +65,10 @@ def prepare(data: Path, *, spec: str | Path | None, folder: Path, say: Say, exte
 
 def _fingerprint(data: Path, spec: FeatureSpec, known: PreparedDataset | None) -> str:
     stats = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in find_files(data)]
-    layers = [file_record(known.layers[-1]).sha256] if known is not None else []
-    return hashlib.sha256(json.dumps([stats, spec.document(), *layers]).encode()).hexdigest()[:8]
+    # All layers: one in which nothing changed is the same over any other.
+    fit = [known.path / JSON_NAME, *known.layers] if known is not None else []
+    checksums = [file_record(file).sha256 for file in fit]
+    return hashlib.sha256(json.dumps([stats, spec.document(), *checksums]).encode()).hexdigest()[:8]
 
 
 def _hold_out(data: Path, spec: FeatureSpec, folder: Path) -> dict[str, Path]:

@@ -65,7 +65,7 @@ class Source:
     Attributes:
         run: The run's name.
         checkpoint: The checkpoint's id.
-        step: The number of training steps done.
+        step: The optimizer's iterations, over all runs that led to it.
     """
 
     run: str

@@ -86,6 +86,23 @@ def test_raw_logs_may_extend_what_was_prepared_before(tmp_path: Path, spec: Path
     assert prepare(later, spec=None, folder=folder, say=said.append, extends=second) != second
 
 
+def test_the_same_last_layer_over_another_fit_is_something_else(tmp_path: Path, spec: Path) -> None:
+    made = []
+    for shops in ("ab", "ba"):
+        logs, again = (tmp_path / f"{shops}-{day}.tsv" for day in (1, 2))
+        for file in (logs, again):
+            file.write_text("".join(f"{row % 2}\t{row}\t{shops[row % 3 % 2]}\n" for row in range(NUM_ROWS)))
+        fitted = prepare(logs, spec=spec, folder=tmp_path / "prepared", say=print)
+        made.append(prepare(again, spec=None, folder=tmp_path / "prepared", say=print, extends=fitted))
+    one, other = (PreparedDataset.open(path).layers for path in made)
+    assert one[0].read_bytes() != other[0].read_bytes()
+    assert one[1].read_bytes() == other[1].read_bytes()
+    later = tmp_path / "later.tsv"
+    later.write_text(logs.read_text())
+    names = {prepare(later, spec=None, folder=tmp_path / "prepared", say=print, extends=path).name for path in made}
+    assert len(names) == 2
+
+
 def test_another_spec_than_that_of_what_is_extended_is_refused(tmp_path: Path, spec: Path, logs: Path) -> None:
     first = prepare(logs, spec=spec, folder=tmp_path / "prepared", say=print)
     spec.write_text(SPEC.replace("dim: 4", "dim: 8"))
