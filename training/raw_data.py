@@ -28,7 +28,7 @@ def prepare(data: Path, *, spec: str | Path | None, folder: Path, say: Say, exte
     """Returns the prepared dataset of what a user named: that dataset itself, or one made of raw logs.
 
     Logs are in the order of time, so the last tenth of the rows is held out as the split "valid". The dataset's name
-    ends in a hash of the files' paths, sizes and times, of the feature spec, and of the fit and the vocabularies that are
+    ends in a hash of the files' paths, sizes and times, of the feature spec, and of the fit and vocabularies that are
     extended: the same logs are prepared only once.
 
     Args:
