@@ -214,7 +214,7 @@ def _write_delta(store: Path, trained: TrainedModel, parent: Version, since: int
         metrics={},
         on_bytes=lambda written, total: None,
     )
-    tables = [rows.delta(table.name, since=since, num_known=table.num_rows) for table in parent.tables]
+    tables = [rows.delta(table.name, since=since, num_known=table.num_rows, num_layers=1) for table in parent.tables]
     content = DeltaContent(dense=None, transform=trained.dataset.path, num_dense=0, tables=tables)
     VersionStore(store).write_delta(content, parent)
 
