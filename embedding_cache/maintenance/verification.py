@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from rankhouse.embedding_cache.format.errors import CorruptFileError, FormatError, ManifestError
 from rankhouse.embedding_cache.format.files import FileRecord
-from rankhouse.embedding_cache.format.storage import Storage
+from rankhouse.embedding_cache.format.storage import LocalStorage, Storage
 from rankhouse.embedding_cache.format.version import Version, VersionStore
 
 _File = tuple[str, FileRecord]
@@ -111,10 +111,14 @@ def _check_files(
 
 
 def _misfit(store: VersionStore, version: Version) -> str:
-    """Opens what a version says it is made of; says what does not fit, though every byte is as it was written."""
+    """Opens what a version says it is made of; says what does not fit, though every byte is as it was written.
+
+    Not the tables of a bucket, which would all be fetched into the mirror for that.
+    """
+    tables = version.tables if isinstance(store.storage, LocalStorage) else ()
     try:
-        store.open(version.name, verify=False)
-        for table in version.tables:
+        store.open(version.name, verify=False, tables=bool(tables))
+        for table in tables:
             version.table_rows(table.name)
         version.golden()
     except FormatError as exc:

@@ -23,6 +23,7 @@ from rankhouse.embedding_cache.format.shared_files import shared_path
 from rankhouse.embedding_cache.format.storage import default_cache
 from rankhouse.embedding_cache.format.version import Version, VersionStore
 from rankhouse.embedding_cache.maintenance.publication import compact_version, roll_back
+from rankhouse.embedding_cache.maintenance.verification import verify_versions
 from tests.embedding_cache.format.small_store import blocks_of, rows_of, small_content
 
 ROOT = Path(__file__).parents[3]
@@ -131,6 +132,16 @@ def test_old_versions_come_back_and_chains_are_folded(rclone_url: str, tmp_path:
     assert reader.names() == [first.name, delta.name, folded.name, back.name]
     assert rows_in(reader.open(folded.name)) == rows_in(delta)
     assert rows_in(reader.open()) == rows_in(first)
+
+
+def test_a_verification_reads_the_bucket_and_keeps_no_table(url: str, tmp_path: Path) -> None:
+    written = write(url, tmp_path)
+    store = VersionStore(url, cache=tmp_path / "reader")
+    assert verify_versions(store, [written.name]).sound == {written.name: written.num_bytes}
+    segments = [shared_path(store.path, file.sha256) for table in written.tables for file in table.files]
+    assert [path for path in segments if path.exists()] == []
+    replace(url, f"segments/{segments[0].name}", b"rows")
+    assert "was truncated" in verify_versions(store, [written.name]).damages[0].reason
 
 
 def test_a_version_that_is_there_needs_no_storage(url: str, tmp_path: Path) -> None:
