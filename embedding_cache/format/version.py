@@ -54,7 +54,7 @@ from rankhouse.embedding_cache.format.row_types import decode
 from rankhouse.embedding_cache.format.shared_files import shared_files, shared_path
 from rankhouse.embedding_cache.format.storage import VERSIONS, open_storage
 from rankhouse.embedding_cache.format.table_rows import TableRows
-from rankhouse.embedding_cache.format.transform import TENSORS_NAME, CompiledTransform
+from rankhouse.embedding_cache.format.transform import TENSORS_NAME, CompiledTransform, layer_files
 from rankhouse.embedding_cache.format.version_record import (
     DENSE_FILE,
     KEYS,
@@ -65,7 +65,7 @@ from rankhouse.embedding_cache.format.version_record import (
     check_model_name,
     sequence_of,
 )
-from rankhouse.embedding_cache.format.writing import put_files, write_deltas, write_tables, write_vocabularies
+from rankhouse.embedding_cache.format.writing import put_files, write_deltas, write_vocabularies, write_whole
 
 # Larger tables are cut into several files, so that copying and verifying a store can go on in parallel.
 SEGMENT_BYTES = 4 << 30
@@ -349,13 +349,15 @@ class VersionStore:
         check_model_name(content.model)
         check_tables(content.tables, content.features)
         with self._new_folder() as folder:
-            tables = write_tables(self.path, content.tables, segment_bytes=self._segment_bytes)
+            tables, vocabularies = write_whole(
+                self.path, content.tables, layer_files(content.transform), segment_bytes=self._segment_bytes
+            )
             record = VersionRecord(
                 model=content.model,
                 tables=tables,
                 features=lay_out_features(content.features, tables),
                 num_dense=None if content.dense is None else content.num_dense,
-                vocabularies=write_vocabularies(self.path, content.transform),
+                vocabularies=vocabularies,
                 origin=content.origin,
                 source=content.source,
                 metrics=content.metrics,

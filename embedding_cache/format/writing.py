@@ -1,10 +1,10 @@
 """The parts of a new version: its tables, its vocabularies, and the files that belong to it alone."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from collections.abc import Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 from rankhouse.embedding_cache.format.delta import write_delta
 from rankhouse.embedding_cache.format.files import FileRecord, copy_file, file_record
@@ -15,21 +15,35 @@ from rankhouse.embedding_cache.format.shared_files import take_in
 from rankhouse.embedding_cache.format.transform import JSON_NAME, layer_files
 from rankhouse.embedding_cache.format.version_record import DENSE_FILE
 
-_Item = TypeVar("_Item")
 
+def write_whole(
+    store: Path, tables: Sequence[TableContent], layers: Sequence[Path], *, segment_bytes: int
+) -> tuple[tuple[TableRecord, ...], tuple[FileRecord, ...]]:
+    """Writes tables whole and takes in the layers of vocabularies, several files at a time.
 
-def write_tables(store: Path, tables: Sequence[TableContent], *, segment_bytes: int) -> tuple[TableRecord, ...]:
-    """Writes tables whole, several at a time.
+    Args:
+        store: The store's folder.
+        tables: The tables.
+        layers: Files of vocabularies.
+        segment_bytes: How many bytes of rows a segment may hold.
+
+    Returns:
+        The tables, and the layers of vocabularies.
 
     Raises:
         ContentError: A table's blocks do not add up, or its row type cannot hold a value.
+        CorruptFileError: A layer is missing.
     """
 
     def write(table: TableContent) -> TableRecord:
         segments = write_segments(store, table, segment_bytes=segment_bytes)
         return TableRecord(table.name, table.num_rows, table.dim, table.dtype, segments)
 
-    return _in_threads(write, tables)
+    with _threads(len(tables) + len(layers)) as pool:
+        table_writes = [pool.submit(write, table) for table in tables]
+        layer_writes = [pool.submit(take_in, store, layer) for layer in layers]
+        _wait_for([*table_writes, *layer_writes])
+        return tuple(done.result() for done in table_writes), tuple(done.result() for done in layer_writes)
 
 
 def write_deltas(
@@ -40,16 +54,17 @@ def write_deltas(
     Raises:
         ContentError: A delta contradicts itself or its table, or the row type cannot hold a value.
     """
-    written = iter(
-        _in_threads(
-            lambda parent: write_delta(store, parent, deltas[parent.name]),
-            [parent for parent in parents if parent.name in deltas],
-        )
-    )
-    return tuple(next(written) if parent.name in deltas else parent for parent in parents)
+    with _threads(len(deltas)) as pool:
+        writes = {
+            parent.name: pool.submit(write_delta, store, parent, deltas[parent.name])
+            for parent in parents
+            if parent.name in deltas
+        }
+        _wait_for(list(writes.values()))
+        return tuple(writes[parent.name].result() if parent.name in writes else parent for parent in parents)
 
 
-def write_vocabularies(store: Path, transform: Path, *, known: Sequence[FileRecord] = ()) -> tuple[FileRecord, ...]:
+def write_vocabularies(store: Path, transform: Path, *, known: Sequence[FileRecord]) -> tuple[FileRecord, ...]:
     """Takes in the layers of a compiled transform's vocabularies.
 
     Args:
@@ -80,13 +95,15 @@ def put_files(
     return {**files, GOLDEN_FILE: file_record(folder / GOLDEN_FILE)}
 
 
-def _in_threads(write: Callable[[_Item], TableRecord], items: Sequence[_Item]) -> tuple[TableRecord, ...]:
-    """Files are written and hashed without Python's lock."""
-    with ThreadPoolExecutor(max(1, min(len(items), os.cpu_count() or 1))) as pool:
-        futures = [pool.submit(write, item) for item in items]
-        done, going_on = wait(futures, return_when=FIRST_EXCEPTION)
-        for future in going_on:  # One has failed.
-            future.cancel()
-        for future in done:
-            future.result()
-        return tuple(future.result() for future in futures)
+def _threads(num_files: int) -> ThreadPoolExecutor:
+    """Threads for files, which are written and hashed without Python's lock."""
+    return ThreadPoolExecutor(max(1, min(num_files, os.cpu_count() or 1)))
+
+
+def _wait_for(futures: Sequence[Future[Any]]) -> None:
+    """Waits for all; when one fails, those that have not begun do not begin, and its error is raised."""
+    done, going_on = wait(futures, return_when=FIRST_EXCEPTION)
+    for future in going_on:  # One has failed.
+        future.cancel()
+    for future in done:
+        future.result()

@@ -17,7 +17,7 @@ from rankhouse.embedding_cache.format.records import TableContent, TableRecord
 from rankhouse.embedding_cache.format.row_types import row_type_of
 from rankhouse.embedding_cache.format.version import SEGMENT_BYTES, Version, VersionStore
 from rankhouse.embedding_cache.format.version_record import Origin
-from rankhouse.embedding_cache.format.writing import write_tables
+from rankhouse.embedding_cache.format.writing import write_whole
 
 
 def compact_version(
@@ -61,7 +61,8 @@ def compact_version(
             TableContent(table.name, table.num_rows, table.dim, progress.count(version.blocks(table.name)), table.dtype)
             for table in folded
         ]
-        written = {table.name: table for table in write_tables(store.path, contents, segment_bytes=segment_bytes)}
+        tables, _ = write_whole(store.path, contents, (), segment_bytes=segment_bytes)
+        written = {table.name: table for table in tables}
         record = replace(
             version.record,
             tables=tuple(written.get(table.name, table) for table in version.tables),
