@@ -329,6 +329,7 @@ class BucketStorage:
             self._put_missing(shared)  # What no version named may have been collected meanwhile.
             if self._is_ours(sequence, name):
                 self._objects.put(f"{VERSIONS}/{name}/{MANIFEST_NAME}", temporary / MANIFEST_NAME)
+                self._put_missing(shared)  # A collection that had not seen the manifest may have gone on until now.
                 self._keep(temporary, name)
                 return name
         raise StorageError(f"{self._objects.url}: {_CLAIMS} other writers were faster; try again when fewer write")

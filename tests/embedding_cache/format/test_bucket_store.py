@@ -272,6 +272,22 @@ def test_a_number_that_another_took_meanwhile_is_left_to_it(
     assert VersionStore(url, cache=tmp_path / "reader").names() == [others[0], written.name]
 
 
+def test_what_is_collected_while_the_manifest_is_put_is_put_again(
+    url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    put = ObjectStorage.put
+
+    def put_and_collect(objects: ObjectStorage, name: str, source: Path) -> None:
+        put(objects, name, source)
+        if name.endswith("/manifest.json"):
+            for segment in objects.listing("segments"):
+                objects.delete(f"segments/{segment}")
+
+    monkeypatch.setattr(ObjectStorage, "put", put_and_collect)
+    written = write(url, tmp_path)
+    assert rows_in(VersionStore(url, cache=tmp_path / "reader").open()) == rows_in(written)
+
+
 def test_writers_take_turns(moto_url: str, tmp_path: Path) -> None:
     """Each looks for the next number at the same time as all others; the storage decides."""
     written: list[Version] = []
