@@ -13,6 +13,9 @@ from rankhouse.training.errors import PreprocessError
 # The split that the statistics and vocabularies are learnt from.
 TRAIN_SPLIT = "train"
 
+# What else lies beside the splits, some of it only in the making.
+_TAKEN = (WORKFLOW_NAME, "vocabularies", "staged")
+
 
 @dataclass(frozen=True)
 class Progress:
@@ -34,9 +37,9 @@ def check_split_names(names: Iterable[str]) -> None:
         PreprocessError: One cannot.
     """
     for name in names:
-        if not re.fullmatch(r"[A-Za-z0-9_-]+", name) or name in (WORKFLOW_NAME, "vocabularies"):
+        if not re.fullmatch(r"[A-Za-z0-9_-]+", name) or name in _TAKEN:
             raise PreprocessError(
-                f"a split is named by letters, digits, '_' and '-', and not {WORKFLOW_NAME!r}; got {name!r}"
+                f"a split is named by letters, digits, '_' and '-', and none of {', '.join(_TAKEN)}; got {name!r}"
             )
 
 

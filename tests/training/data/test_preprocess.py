@@ -166,6 +166,9 @@ def test_train_is_needed(tmp_path: Path) -> None:
 def test_a_split_name_stays_in_the_folder(tmp_path: Path) -> None:
     with pytest.raises(PreprocessError, match=r"'\.\./x'"):
         preprocess(tmp_path / "out", SPEC, {"train": tmp_path, "../x": tmp_path})
+    for name in ("workflow", "vocabularies", "staged"):
+        with pytest.raises(PreprocessError, match=f"none of workflow, vocabularies, staged; got '{name}'"):
+            preprocess(tmp_path / "out", SPEC, {"train": tmp_path, name: tmp_path})
 
 
 def test_what_is_there_is_not_replaced_unasked(
