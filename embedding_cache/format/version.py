@@ -291,7 +291,7 @@ class VersionStore:
                 for table in version.tables:
                     check_deltas(self.path, table)
         except CorruptFileError as exc:
-            if self.storage.has(version.name):
+            if version.name in self.names():  # A bucket's mirror may have its manifest still.
                 raise
             raise VersionNotFoundError(
                 f"{self.location}: version {version.name} was collected while it was opened; open a newer one"

@@ -101,8 +101,7 @@ def _num_bytes(table: TableRecord) -> int:
 
 def _check_newest(store: VersionStore, version: Version) -> None:
     """Refuses what would make an older state the latest: that is a rollback, and should be one by name."""
-    versions = (store.read(name) for name in reversed(store.names()))
-    newest = next(other for other in versions if other.model == version.model)
+    newest = store.read(model=version.model)
     if newest.name != version.name:
         raise ContentError(
             f"{version.name} is not the newest version of {version.model!r}, that is {newest.name}; folded, it would "

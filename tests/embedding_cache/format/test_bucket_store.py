@@ -193,6 +193,15 @@ def test_versions_that_are_not_there_are_refused(url: str, tmp_path: Path) -> No
             store.open(name)
 
 
+def test_a_version_that_was_collected_is_told_from_a_damaged_one(url: str, tmp_path: Path) -> None:
+    written, store = write(url, tmp_path), VersionStore(url, cache=tmp_path / "reader")
+    store.read(written.name)  # Its manifest is in the mirror now.
+    for path in objects_in(url):
+        ObjectStorage(url).delete(path)
+    with pytest.raises(VersionNotFoundError, match=f"version {written.name} was collected while it was opened"):
+        store.open(written.name)
+
+
 def test_a_missing_bucket_is_named(moto_url: str, tmp_path: Path) -> None:
     store = VersionStore("s3://no-such-bucket/store", cache=tmp_path / "cache")
     with pytest.raises(StorageError, match="s3://no-such-bucket/store/versions: there is no such bucket"):
