@@ -33,7 +33,12 @@ def source_dataset(checkpoint: Path) -> Path | None:
 
 
 def vocabulary_checksums(dataset: PreparedDataset) -> tuple[str, ...]:
-    """Returns the SHA-256 of each vocabulary layer of a dataset, base first."""
+    """Returns the SHA-256 of each vocabulary layer of a dataset, base first; reads all of them.
+
+    Raises:
+        CorruptFileError: One cannot be read.
+        DatasetError: The compiled transform does not say which they are.
+    """
     return tuple(file_record(layer).sha256 for layer in dataset.layers)
 
 

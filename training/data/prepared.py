@@ -103,11 +103,19 @@ class PreparedDataset:
             raise DatasetError(f"{exc}; preprocess again") from exc
 
     def free_ids(self, table: str) -> npt.NDArray[np.int64]:
-        """The ids of a table that have no value: int64 [n], sorted, from 3 to below its `num_rows`."""
+        """The ids of a table that have no value: int64 [n], sorted, from 3 to below its `num_rows`.
+
+        Raises:
+            FormatError: The compiled transform is damaged.
+        """
         return self.transform().vocabularies.free_ids(table)
 
     def freed_since(self, num_layers: int) -> dict[str, npt.NDArray[np.int64]]:
-        """The ids that lost a value in the layers after the first `num_layers`, by table: int64 [n], sorted."""
+        """The ids that lost a value in the layers after the first `num_layers`, by table: int64 [n], sorted.
+
+        Raises:
+            FormatError: A layer is damaged.
+        """
         freed: dict[str, npt.NDArray[np.int64]] = {}
         for layer in self.layers[num_layers:]:
             for name, ids in read_tensors(layer).items():
@@ -127,7 +135,11 @@ class PreparedDataset:
         return self.splits[name]
 
     def transform(self) -> transform.CompiledTransform:
-        """Opens the compiled transform."""
+        """Opens the compiled transform.
+
+        Raises:
+            FormatError: It is damaged.
+        """
         return transform.CompiledTransform.load(self.path)
 
     @classmethod

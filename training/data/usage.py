@@ -38,7 +38,8 @@ def usage_of(dataset: PreparedDataset) -> dict[str, Usage]:
     An extended one holds it; of a fitted one it is counted from the ids of its "train" split.
 
     Raises:
-        DatasetError: The dataset has no such split, or a file is damaged.
+        DatasetError: The dataset has no such split, or the usage is not of its tables.
+        CorruptFileError: The usage is missing or damaged.
     """
     if dataset.parent_layer is None:
         return _counted(dataset)
