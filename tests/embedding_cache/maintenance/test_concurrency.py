@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 import numpy as np
@@ -74,6 +76,22 @@ while done < 25:
 """
 
 
+def finish(processes: Sequence["subprocess.Popen[str]"]) -> None:
+    """Waits for all, and fails as soon as one does: without its writers, the collector would never end."""
+
+    def wait(process: "subprocess.Popen[str]") -> None:
+        _, error = process.communicate(timeout=120)
+        assert process.returncode == 0, error
+
+    with ThreadPoolExecutor(len(processes)) as pool:
+        try:
+            for ended in as_completed([pool.submit(wait, process) for process in processes]):
+                ended.result()
+        finally:
+            for process in processes:
+                process.kill()
+
+
 def test_writers_readers_and_collections_do_not_harm_each_other(tmp_path: Path) -> None:
     store = VersionStore(tmp_path / "store")
     tables = [
@@ -91,8 +109,7 @@ def test_writers_readers_and_collections_do_not_harm_each_other(tmp_path: Path) 
         )
         for job, number in jobs
     ]
-    errors = [process.communicate(timeout=120)[1] for process in processes]
-    assert [error for error, process in zip(errors, processes, strict=True) if process.returncode] == []
+    finish(processes)
     names = store.names()
     assert 21 <= int(names[-1].split("-")[0]) <= 25  # A whole version is not folded, nor one that is not the newest.
     assert verify_versions(store, names).damages == ()
