@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rankhouse.embedding_cache.format.progress import ByteProgress
 from rankhouse.embedding_cache.format.records import TableContent, TableDelta
 from rankhouse.embedding_cache.format.row_types import decode, encoded, row_type_of
 from rankhouse.training.checkpoint_files import Checkpoint
@@ -47,7 +48,7 @@ class ServedRows:
         """
         self._checkpoint, self._dataset = checkpoint, dataset
         self._row_types = {table: row_type_of(name) for table, name in row_types.items()}
-        self._progress = _Progress(on_bytes)
+        self._progress = ByteProgress(on_bytes)
         self._errors = _RowErrors(metrics)
 
     @property
@@ -154,22 +155,6 @@ def _check_finite(rows: Rows, ids: Ids, table: str) -> None:
             f"row {ids[np.argmin(finite)]} of table {table!r} holds what is no finite number; export an older "
             "checkpoint, and train with a lower learning rate"
         )
-
-
-class _Progress:
-    """Counts the bytes of blocks that pass by, in several threads."""
-
-    def __init__(self, on_bytes: Callable[[int, int], None]) -> None:
-        self._written, self._total, self._on_bytes = 0, 0, on_bytes
-        self._lock = threading.Lock()
-
-    def expect(self, num_bytes: int) -> None:
-        self._total += num_bytes
-
-    def add(self, num_bytes: int) -> None:
-        with self._lock:
-            self._written += num_bytes
-            self._on_bytes(self._written, self._total)
 
 
 class _RowErrors:

@@ -7,8 +7,7 @@ keys must give their rows, unknown ones the default, through the version's own t
 """
 
 import tempfile
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -22,6 +21,7 @@ from rankhouse.embedding_cache.errors import HpsError
 from rankhouse.embedding_cache.format.content import VersionContent
 from rankhouse.embedding_cache.format.feature import DenseSteps, Feature
 from rankhouse.embedding_cache.format.golden import GoldenRequest
+from rankhouse.embedding_cache.format.progress import ByteProgress
 from rankhouse.embedding_cache.format.raw import RawBatch
 from rankhouse.embedding_cache.format.records import FeatureContent, TableContent
 from rankhouse.embedding_cache.format.row_types import RowType, decode, encoded, row_type_of
@@ -124,7 +124,8 @@ def import_hps(
         for model in models
     ]
     tables = [table for source in sources for table in source.tables]
-    progress = _Progress(sum(table.rows.nbytes + 4 * table.num_rows * table.table.dim for table in tables), on_bytes)
+    total = sum(table.rows.nbytes + 4 * table.num_rows * table.table.dim for table in tables)
+    progress = ByteProgress(on_bytes, total=total)
     for source in sources:
         source.check()
         for table in source.tables:
@@ -197,7 +198,7 @@ class _Source:
             )
 
 
-def _write(source: _Source, store: VersionStore, row_type: RowType, progress: "_Progress") -> Version:
+def _write(source: _Source, store: VersionStore, row_type: RowType, progress: ByteProgress) -> Version:
     dense = source.options.dense
     transform = source.transform()
     samples = _Samples(source, row_type)
@@ -324,21 +325,3 @@ class _Samples:
         """The rows of keys, float32 [n, D], as the row type holds them."""
         rows = self._tables[table].find(keys)
         return decode(next(encoded([rows], self._row_type, table=table, row_of=lambda place: place)))
-
-
-class _Progress:
-    """Counts bytes that pass by, in several threads."""
-
-    def __init__(self, total: int, on_bytes: Callable[[int, int], None]) -> None:
-        self._done, self._total, self._on_bytes = 0, total, on_bytes
-        self._lock = threading.Lock()
-
-    def add(self, num_bytes: int) -> None:
-        with self._lock:
-            self._done += num_bytes
-            self._on_bytes(self._done, self._total)
-
-    def watch(self, blocks: Iterable[Floats]) -> Iterator[Floats]:
-        for block in blocks:
-            yield block
-            self.add(block.nbytes)

@@ -4,15 +4,12 @@ Both leave the store as it is but for the new version, so each may be stopped at
 """
 
 import functools
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
-
-import numpy.typing as npt
 
 from rankhouse.embedding_cache.format.errors import ContentError, CorruptFileError
 from rankhouse.embedding_cache.format.locks import writing
+from rankhouse.embedding_cache.format.progress import ByteProgress
 from rankhouse.embedding_cache.format.records import TableContent, TableRecord
 from rankhouse.embedding_cache.format.row_types import row_type_of
 from rankhouse.embedding_cache.format.version import SEGMENT_BYTES, Version, VersionStore
@@ -56,9 +53,9 @@ def compact_version(
         if not folded:
             return version
         _check_newest(store, version)
-        progress = _Progress(sum(_num_bytes(table) for table in folded), on_bytes)
+        progress = ByteProgress(on_bytes, total=sum(_num_bytes(table) for table in folded))
         contents = [
-            TableContent(table.name, table.num_rows, table.dim, progress.count(version.blocks(table.name)), table.dtype)
+            TableContent(table.name, table.num_rows, table.dim, progress.watch(version.blocks(table.name)), table.dtype)
             for table in folded
         ]
         tables, _ = write_whole(store.path, contents, (), segment_bytes=segment_bytes)
@@ -116,19 +113,3 @@ def _check_copied(old: Version, new: Version) -> None:
             raise CorruptFileError(
                 f"{old.path / name}: was altered while it was copied; verify the store and try again"
             )
-
-
-class _Progress:
-    """Counts the bytes of blocks that several threads take."""
-
-    def __init__(self, total: int, on_bytes: Callable[[int, int], None]) -> None:
-        self._total, self._on_bytes = total, on_bytes
-        self._done, self._lock = 0, threading.Lock()
-
-    def count(self, blocks: Iterator[npt.NDArray[Any]]) -> Iterator[npt.NDArray[Any]]:
-        """Passes blocks on."""
-        for block in blocks:
-            yield block
-            with self._lock:
-                self._done += block.nbytes
-                self._on_bytes(self._done, self._total)
