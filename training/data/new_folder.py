@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from rankhouse.embedding_cache.format.files import flush
 from rankhouse.training.data.prepared import DATASET_NAME, WORKFLOW_NAME
 from rankhouse.training.errors import PreprocessError
 
@@ -58,24 +59,41 @@ def check_splits(names: Iterable[str]) -> None:
 def new_folder(folder: Path, *, overwrite: bool) -> Iterator[Path]:
     """Gives a hidden folder to fill, which becomes `folder` at the end, or goes if that fails.
 
+    A dataset that is replaced lies aside, as `.<name>.replaced`, until the new one is on the disk under its name. If
+    the process dies in between, the next call puts it back.
+
     Raises:
         PreprocessError: What is there is no prepared dataset, or is one that may not be replaced.
     """
+    unfinished, replaced = (folder.with_name(f".{folder.name}.{state}") for state in ("unfinished", "replaced"))
+    _settle(folder, replaced)
     _check_free(folder, overwrite)
-    unfinished = folder.with_name(f".{folder.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
     try:
         yield unfinished
+        for path in (*unfinished.rglob("*"), unfinished):
+            flush(path)
         if folder.exists():
-            shutil.rmtree(folder)
+            folder.rename(replaced)
         unfinished.rename(folder)
+        flush(folder.parent)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
+        _settle(folder, replaced)
+
+
+def _settle(folder: Path, replaced: Path) -> None:
+    """Puts a dataset that was moved aside back where no other has taken its place, and removes it where one has."""
+    if replaced.exists() and _is_free(folder):
+        replaced.rename(folder)
+    elif replaced.exists() and (folder / DATASET_NAME).is_file():
+        flush(folder.parent)
+        shutil.rmtree(replaced)
 
 
 def _check_free(folder: Path, overwrite: bool) -> None:
-    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+    if _is_free(folder):
         return
     if not (folder / DATASET_NAME).is_file():
         raise PreprocessError(f"{folder} is there and is no prepared dataset; give another folder or remove it")
@@ -83,3 +101,7 @@ def _check_free(folder: Path, overwrite: bool) -> None:
         raise PreprocessError(
             f"{folder} is a prepared dataset already; give another folder or replace it (--overwrite)"
         )
+
+
+def _is_free(folder: Path) -> bool:
+    return not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
