@@ -71,7 +71,7 @@ def export(
                 max_auc_loss=max_auc_loss,
                 on_bytes=on_bytes,
             )
-    written = _changes(store, version) if delta else f"{version.num_bytes:,} bytes, {_rows(version)}"
+    written = delta_summary(store, version) if delta else f"{version.num_bytes:,} bytes, {_rows(version)}"
     console.print(f"[bold]{version.name}[/] of {model} in {store}: {written}, {time.monotonic() - began:.1f} s")
     for line in _costs(version):
         console.print(line)
@@ -90,12 +90,16 @@ def _rows(version: "Version") -> str:
     return f"{sum(table.num_rows for table in version.tables):,} rows in {len(version.tables)} tables"
 
 
-def _changes(store: str, version: "Version") -> str:
-    """What a delta holds beyond its parent."""
+def delta_summary(store: str, version: "Version") -> str:
+    """Says what a delta that was just written holds beyond its parent, or in all where the parent cannot be read."""
+    from rankhouse.embedding_cache.format.errors import FormatError
     from rankhouse.embedding_cache.format.version import VersionStore
 
     assert version.parent is not None
-    parent = VersionStore(store).read(version.parent.name)
+    try:
+        parent = VersionStore(store).read(version.parent.name)
+    except FormatError:  # It was collected meanwhile; the version is there, and complete without it.
+        return f"a delta beyond {version.parent.name}; {version.num_bytes:,} bytes, {_rows(version)} in all"
     known = {table.name: len(table.deltas) for table in parent.tables}
     new = [delta for table in version.tables for delta in table.deltas[known[table.name] :]]
     return (
