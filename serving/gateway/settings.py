@@ -3,9 +3,9 @@
 import difflib
 import os
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from rankhouse.serving.errors import SettingsError
@@ -18,7 +18,9 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", protected_namespaces=())
 
-    store: str = Field(min_length=1, description="The version store: a folder, or a URL such as s3://bucket/models.")
+    store: Annotated[str, BeforeValidator(os.fspath)] = Field(
+        min_length=1, description="The version store: a folder, or a URL such as s3://bucket/models."
+    )
     model: str = Field(min_length=1, description="Name of the served model.")
     version: str = Field(
         default="latest", min_length=1, description="Name of the served version; `latest` is resolved once."

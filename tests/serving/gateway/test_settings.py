@@ -1,6 +1,5 @@
 import os
 import re
-from pathlib import Path
 
 import pytest
 
@@ -20,7 +19,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_environment_replaces_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANKHOUSE_PORT", "9000")
     settings = settings_from_environment()
-    assert (settings.store, settings.model, settings.port) == (Path("store"), "dlrm", 9000)
+    assert (settings.store, settings.model, settings.port) == ("store", "dlrm", 9000)
     assert settings.version == "latest"
 
 
@@ -47,5 +46,5 @@ def test_a_wrong_variable_is_an_error(monkeypatch: pytest.MonkeyPatch, variable:
 
 def test_a_missing_variable_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RANKHOUSE_STORE")
-    with pytest.raises(SettingsError, match=r"RANKHOUSE_STORE is not set: Folder of the version store"):
+    with pytest.raises(SettingsError, match=r"RANKHOUSE_STORE is not set: The version store"):
         settings_from_environment()
