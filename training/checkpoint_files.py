@@ -254,8 +254,14 @@ class Checkpoint:
 
     def _verified_blocks(self, file: str, num_rows: int) -> Iterator[npt.NDArray[Any]]:
         path, record, rows = self.path / file, self.files[file], self._map(file)[ROWS]
-        with open(path, "rb") as reader:
-            digest = hashlib.sha256(reader.read(max(record.bytes - rows.nbytes, 0)))
+        try:
+            with open(path, "rb") as reader:
+                digest = hashlib.sha256(reader.read(max(record.bytes - rows.nbytes, 0)))
+        except OSError as exc:
+            raise CheckpointError(
+                f"{path}: cannot be read ({exc.strerror}); restore the file from another copy, or export an older "
+                "checkpoint"
+            ) from exc
         with ThreadPoolExecutor(1) as hasher:
             for begin in range(0, len(rows), num_rows):
                 block = rows[begin : begin + num_rows]

@@ -10,6 +10,7 @@ The files are opened to read and write: NFS takes a shared lock only for the one
 """
 
 import fcntl
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,14 +22,18 @@ from rankhouse.embedding_cache.format.errors import StorageError
 def writing(store: Path) -> Iterator[None]:
     """Keeps garbage collection away: a writer's new files are named by no version until it is done.
 
+    What is read from elsewhere meanwhile fails with errors of its own, or with those of the system that name its path.
+
     Raises:
-        StorageError: The disk is full, broken or denies access.
+        StorageError: The store's disk is full, broken or denies access; no version exists yet.
     """
     try:
         with open(store / ".writers", "a+") as file:
             fcntl.flock(file, fcntl.LOCK_SH)
             yield
     except OSError as exc:
+        if not _is_of(store, exc):
+            raise
         raise StorageError(
             f"{store}: cannot be written ({exc}); no version was changed: free space or correct the permissions, and "
             "try again"
@@ -72,3 +77,10 @@ def fetching(store: Path) -> Iterator[None]:
     with open(store / ".fetch", "a+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def _is_of(store: Path, exc: OSError) -> bool:
+    """Says whether an error is a store's: it names a path in it, or none, as where an open file cannot be written."""
+    if not isinstance(exc.filename, str | bytes | os.PathLike):
+        return True
+    return Path(os.path.abspath(os.fsdecode(exc.filename))).is_relative_to(os.path.abspath(store))

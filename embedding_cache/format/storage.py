@@ -186,7 +186,11 @@ class LocalStorage:
             flush(self.path.absolute().parent)
 
     def commit(self, temporary: Path, shared: Mapping[str, FileRecord], seal: Seal) -> str:
-        """Makes a version of a temporary folder, by one rename; the lock makes its number its own."""
+        """Makes a version of a temporary folder, by one rename; the lock makes its number its own.
+
+        Raises:
+            StorageError: The version exists, but a power failure may undo that.
+        """
         flush_names(self.path)
         with committing(self.path):
             sequence = max(map(sequence_of, self.names()), default=0) + 1
@@ -194,7 +198,13 @@ class LocalStorage:
             # The store's own entries may be as new as the version.
             flush(self.path)
             os.rename(temporary, self.path / VERSIONS / name)
-            flush(self.path / VERSIONS)
+            try:
+                flush(self.path / VERSIONS)
+            except OSError as exc:
+                raise StorageError(
+                    f"{self.path}: version {name} was written, but the disk did not confirm its name ({exc}), so a "
+                    f"power failure may undo it: see whether `rankhouse version list {self.path}` has it"
+                ) from exc
         return name
 
     def entries(self) -> list[Entry]:
@@ -388,12 +398,12 @@ class BucketStorage:
                 self._objects.put(path, self.path / path)
 
     def _keep(self, temporary: Path, name: str) -> None:
-        """Puts a version that was just written into the mirror, unless a reader was faster."""
+        """Puts a version that was just written into the mirror, unless a reader was faster or the disk fails."""
         try:
             os.rename(temporary, self.path / VERSIONS / name)
+            flush(self.path / VERSIONS)
         except OSError:
-            shutil.rmtree(temporary)
-        flush(self.path / VERSIONS)
+            shutil.rmtree(temporary, ignore_errors=True)
 
     def _has(self, name: str, record: FileRecord, *, verify: bool) -> bool:
         path = self.path / name

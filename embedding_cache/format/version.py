@@ -31,6 +31,7 @@ from rankhouse.embedding_cache.format.errors import (
     FormatError,
     ManifestError,
     NotServableError,
+    StorageError,
     VersionNotFoundError,
 )
 from rankhouse.embedding_cache.format.files import (
@@ -437,7 +438,7 @@ class VersionStore:
     def _publish(
         self, folder: Path, record: VersionRecord, files: Mapping[str, FileRecord], check: _Check | None
     ) -> Version:
-        """Writes the manifest and gives the folder its name."""
+        """Writes the manifest, gives the folder its name, and opens it."""
 
         def seal(sequence: int) -> Manifest:
             manifest = commit_manifest(folder, kind=_KIND, document=record.document(sequence=sequence), files=files)
@@ -447,7 +448,14 @@ class VersionStore:
 
         shared = shared_files(record.shared_files)
         self.storage.fetch(shared, verify=False)
-        return self.open(self.storage.commit(folder, shared, seal), verify=False)
+        name = self.storage.commit(folder, shared, seal)
+        try:
+            return self.open(name, verify=False)
+        except (OSError, StorageError) as exc:
+            raise StorageError(
+                f"{self.location}: version {name} was written, but cannot be read back ({exc.__cause__ or exc}): see "
+                f"whether `rankhouse version list {self.location}` has it"
+            ) from exc
 
     def _latest(self, model: str | None) -> Version:
         for name in reversed(self.names()):

@@ -27,7 +27,8 @@ from tests.embedding_cache.crashes.stories import STORIES, contents, make_store
 # As faults.c numbers them. Torn: killed, half of a write being done. Power: killed, and what was not flushed is lost.
 FAULTS = {"power": 1, "torn": 2, "full": 3, "refused": 4}
 MOST_POINTS = 2000
-REFUSED = 3  # The exit status of an operation that the system's refusal has stopped.
+# The exit statuses of an operation that the system's refusal has stopped; one says that no version was changed.
+REFUSED, UNCHANGED = 3, 4
 
 
 def main(story: str, fault: str, root: Path) -> None:
@@ -45,11 +46,13 @@ def main(story: str, fault: str, root: Path) -> None:
         status = _in_child(lambda: _do_faulted(story, FAULTS[fault], point, work, log))  # noqa: B023
         killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
         is_through = len(read_log(log)) <= point and not killed
-        assert is_through or killed or os.waitstatus_to_exitcode(status) in (0, REFUSED), (point, status)
+        assert is_through or killed or os.waitstatus_to_exitcode(status) in (0, REFUSED, UNCHANGED), (point, status)
         states = states_after_power_loss(work, log, root / "copies") if fault == "power" else [work]
         for state in states:
             outcome = _outcome(before, after, _contents(state, root / "found.json"))
             assert outcome == "new" or status != 0, f"point {point}: it went well, but the state is {outcome}"
+            is_told_old = not killed and os.waitstatus_to_exitcode(status) == UNCHANGED
+            assert outcome == "old" or not is_told_old, f"point {point}: said to be the old state, but is {outcome}"
             outcomes[outcome] += 1
         if is_through or point % 4 == 0:
             _succeed(lambda: _go_on(story, work))  # noqa: B023
@@ -68,8 +71,8 @@ def _do_faulted(story: str, fault: int, point: int, root: Path, log: Path) -> No
     ctypes.CDLL(None).faults_arm(store, str(log).encode(), fault, ctypes.c_long(point))
     try:
         _do(story, root)
-    except (OSError, FormatError):
-        os._exit(REFUSED)
+    except (OSError, FormatError) as error:
+        os._exit(UNCHANGED if "no version was changed" in str(error) else REFUSED)
 
 
 def _go_on(story: str, root: Path) -> None:
