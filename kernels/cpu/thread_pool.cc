@@ -1,8 +1,12 @@
 // A thread pool for callers that have none.
 //
 // The caller of rh_thread_pool_for works too, and the pool's own threads join it as they wake up: it never waits for
-// one that has not begun. Lock order: turn_, then mutex_.
+// one that has not begun. Waking a thread that sleeps takes as long as a small call: so threads that are done look out
+// for the next call a little while before they sleep, and a caller for those that are not done. Lock order: turn_, then
+// mutex_.
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <thread>
@@ -16,6 +20,30 @@ namespace {
 
 // Waking a thread costs some microseconds: each must have clearly more to do than that.
 constexpr int64_t kMinCyclesPerThread = 30'000;
+// Longer than what lies between the calls of one step, and too short to be felt where nothing follows.
+constexpr std::chrono::microseconds kLookOut{50};
+
+// Lets a little time pass, for what shares the processor's core.
+inline void Pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#else
+  std::this_thread::yield();
+#endif
+}
+
+// Looks out for `what` for a while; whether it came.
+template <typename What>
+bool LookOutFor(What what) {
+  const auto end = std::chrono::steady_clock::now() + kLookOut;
+  do {
+    for (int n = 0; n < 32; ++n) {
+      if (what()) return true;
+      Pause();
+    }
+  } while (std::chrono::steady_clock::now() < end);
+  return false;
+}
 
 // The pool whose work this thread is doing. A call from within that work runs on this thread alone, where waiting for
 // the pool's turn would be for ever.
@@ -25,7 +53,8 @@ thread_local const rh_thread_pool* working_for = nullptr;
 
 struct rh_thread_pool {
  public:
-  explicit rh_thread_pool(int64_t num_threads) : num_threads_(num_threads) {
+  explicit rh_thread_pool(int64_t num_threads)
+      : num_threads_(num_threads), looks_out_(num_threads <= rankhouse::NumProcessors()) {
     threads_.reserve(num_threads - 1);
     try {
       for (int64_t n = 1; n < num_threads; ++n) threads_.emplace_back([this] { Serve(); });
@@ -41,18 +70,24 @@ struct rh_thread_pool {
   // Runs the work on this thread and up to `helpers` of the pool's.
   void Run(rankhouse::SharedWork* work, int64_t helpers) {
     const std::lock_guard<std::mutex> turn(turn_);
+    int64_t sleepers;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       work_ = work;
       places_ = helpers;
+      sleepers = std::min(helpers, asleep_);
     }
-    for (int64_t n = 0; n < helpers; ++n) wake_.notify_one();
+    for (int64_t n = 0; n < sleepers; ++n) wake_.notify_one();
     const rh_thread_pool* const outer = std::exchange(working_for, this);
     work->Run();
     working_for = outer;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      work_ = nullptr;
+      places_ = 0;
+    }
+    if (looks_out_ && LookOutFor([this] { return busy_ == 0; })) return;
     std::unique_lock<std::mutex> lock(mutex_);
-    work_ = nullptr;
-    places_ = 0;
     done_.wait(lock, [this] { return busy_ == 0; });
   }
 
@@ -61,15 +96,23 @@ struct rh_thread_pool {
     working_for = this;
     std::unique_lock<std::mutex> lock(mutex_);
     for (;;) {
+      ++asleep_;
       wake_.wait(lock, [this] { return stopping_ || places_ > 0; });
+      --asleep_;
+      while (!stopping_ && places_ > 0) {
+        --places_;
+        ++busy_;
+        rankhouse::SharedWork* const work = work_;
+        lock.unlock();
+        work->Run();
+        lock.lock();
+        if (--busy_ == 0) done_.notify_one();
+        if (!looks_out_) continue;
+        lock.unlock();
+        LookOutFor([this] { return stopping_ || places_ > 0; });
+        lock.lock();
+      }
       if (stopping_) return;
-      --places_;
-      ++busy_;
-      rankhouse::SharedWork* work = work_;
-      lock.unlock();
-      work->Run();
-      lock.lock();
-      if (--busy_ == 0) done_.notify_one();
     }
   }
 
@@ -83,15 +126,17 @@ struct rh_thread_pool {
   }
 
   const int64_t num_threads_;
+  const bool looks_out_;  // there is a processor for each thread
   std::vector<std::thread> threads_;
   std::mutex turn_;   // held by the call whose work it is
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards what follows; the atomic ones are also read without it
   std::condition_variable wake_;
   std::condition_variable done_;
   rankhouse::SharedWork* work_ = nullptr;
-  int64_t places_ = 0;  // threads that may still join the work
-  int64_t busy_ = 0;    // threads that have joined it
-  bool stopping_ = false;
+  int64_t asleep_ = 0;                  // threads that wait to be woken
+  std::atomic<int64_t> places_{0};      // threads that may still join the work
+  std::atomic<int64_t> busy_{0};        // threads that have joined it
+  std::atomic<bool> stopping_{false};
 };
 
 int rh_thread_pool_create(int32_t num_threads, rh_thread_pool** pool) {
