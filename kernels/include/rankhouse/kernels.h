@@ -94,7 +94,8 @@ typedef struct rh_executor {
   rh_scratch* scratch;           // NULL: the call allocates what it needs, and frees it
 } rh_executor;
 
-// A thread pool for callers that have none. Threads wait in the system between calls. It does not survive fork().
+// A thread pool for callers that have none. Its threads look out for the next call for 50 microseconds, then sleep in
+// the system. It does not survive fork().
 typedef struct rh_thread_pool rh_thread_pool;
 RH_API int rh_thread_pool_create(int32_t num_threads, rh_thread_pool** pool);  // 0: as many as there are processors
 RH_API void rh_thread_pool_destroy(rh_thread_pool* pool);                      // NULL is allowed
