@@ -10,7 +10,7 @@ thread_local char last_error[1024] = "";
 
 }  // namespace
 
-int Fail(rh_status status, const char* message) noexcept {
+int Fail(int status, const char* message) noexcept {
   std::strncpy(last_error, message, sizeof(last_error) - 1);
   return status;
 }

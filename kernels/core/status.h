@@ -1,4 +1,5 @@
-// How errors travel inside the library: thrown as Error, caught at each C function by Guard.
+// How errors travel inside a library: thrown as Error, caught at each C function by Guard. The libraries that are built
+// over this one use it too, so that there is one message of a thread's last failure.
 #ifndef RANKHOUSE_CORE_STATUS_H_
 #define RANKHOUSE_CORE_STATUS_H_
 
@@ -14,11 +15,11 @@ namespace rankhouse {
 
 class Error : public std::runtime_error {
  public:
-  Error(rh_status status, const std::string& message) : std::runtime_error(message), status_(status) {}
-  rh_status status() const { return status_; }
+  Error(int status, const std::string& message) : std::runtime_error(message), status_(status) {}
+  int status() const { return status_; }
 
  private:
-  rh_status status_;
+  int status_;
 };
 
 template <typename... Parts>
@@ -34,7 +35,7 @@ void Require(bool condition, const Parts&... parts) {
 }
 
 // Sets this thread's message and returns the status.
-int Fail(rh_status status, const char* message) noexcept;
+RH_API int Fail(int status, const char* message) noexcept;
 
 // Runs the body of a C function and turns what it throws into a status.
 template <typename Body>
