@@ -31,8 +31,8 @@ class Candidate:
 class Candidates(Protocol):
     """The candidates of one process. `set_tables` comes before `make`; both replace what was before."""
 
-    def set_tables(self, tables: TableShape | None) -> None:
-        """Makes the tables; None gives them back."""
+    def set_tables(self, tables: TableShape) -> None:
+        """Makes the tables, once."""
 
     def make(self, cell: Cell, ids: np.ndarray, gradient: np.ndarray) -> list[Candidate]:
         """Returns the candidates for a cell: ids [K, F, B, H], gradient [B, F * D]."""

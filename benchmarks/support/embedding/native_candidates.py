@@ -34,12 +34,9 @@ class NativeCandidates:
         parallel_for = ctypes.cast(self._library.rh_thread_pool_for, ctypes.c_void_p)
         self._executor = ctypes.byref(library.Executor(parallel_for, pool, num_threads, scratch))
 
-    def set_tables(self, tables: TableShape | None) -> None:
+    def set_tables(self, tables: TableShape) -> None:
         """Makes the tables as the library makes them, and what optimizers keep."""
         self._rows, self._slots, self._row_slots = [], [], []
-        self._out = self._rows_out = None
-        if tables is None:
-            return
         self._tables, self._pattern = tables, Pattern(tables)
         for table in range(tables.num_tables):
             rows = allocate(tables.rows, tables.dim)

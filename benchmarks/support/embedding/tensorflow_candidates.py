@@ -40,12 +40,9 @@ class TensorflowCandidates:
         tf.config.threading.set_intra_op_parallelism_threads(num_threads)
         tf.config.threading.set_inter_op_parallelism_threads(num_threads)
 
-    def set_tables(self, tables: TableShape | None) -> None:
+    def set_tables(self, tables: TableShape) -> None:
         """Makes the tables as variables."""
         self._rows: list[tf.Variable] = []
-        self._legacy = self._keras = None
-        if tables is None:
-            return
         self._tables, self._pattern = tables, Pattern(tables)
         buffer = np.empty((ROWS_AT_ONCE, tables.dim), np.float32)
         for table in range(tables.num_tables):

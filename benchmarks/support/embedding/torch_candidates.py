@@ -41,11 +41,8 @@ class TorchCandidates:
     def __init__(self, num_threads: int) -> None:
         torch.set_num_threads(num_threads)
 
-    def set_tables(self, tables: TableShape | None) -> None:
+    def set_tables(self, tables: TableShape) -> None:
         """Makes the tables as torch makes them, and what optimizers keep."""
-        self._weights = self._accumulators = None
-        if tables is None:
-            return
         self._tables, self._pattern = tables, Pattern(tables)
         self._weights = torch.empty(tables.num_tables * tables.rows * tables.dim)
         self._views = list(self._weights.view(tables.num_tables, tables.rows, tables.dim))

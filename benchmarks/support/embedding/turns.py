@@ -70,8 +70,7 @@ class Turns:
                     process.ask("tables", tables=asdict(tables))
                 for cell in group_cells:
                     self._measure(cell, processes)
-                if len(kinds) < len(self._kinds):
-                    self._end()
+                self._end()  # frameworks keep the memory of tables that are gone, more than the machine may have
 
     def _process(self, kind: Kind) -> Process:
         if kind not in self._processes:
@@ -87,10 +86,6 @@ class Turns:
         """Returns which processes have the tables at the same time."""
         alone = [tables.num_bytes * COPIES[kind.kind][tables.training] + OTHER_BYTES for kind in self._kinds]
         need = sum(alone) - OTHER_BYTES * (len(alone) - 1)
-        for process in self._processes.values():
-            process.ask("tables", tables=None)
-        if need > available_bytes():
-            self._end()  # frameworks keep memory
         if need <= available_bytes():
             return [self._kinds]
         return [[kind] for kind, need in zip(self._kinds, alone, strict=True) if need <= available_bytes()]

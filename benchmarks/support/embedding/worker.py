@@ -3,7 +3,6 @@
 python -m benchmarks.support.embedding.worker KIND THREADS
 """
 
-import gc
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,18 +19,11 @@ class Worker:
 
     def __init__(self, kind: str, num_threads: int) -> None:
         self._candidates = _candidates(kind, num_threads)
-        self._tables: TableShape | None = None
         self._made: list[Candidate] = []
 
-    def tables(self, tables: dict[str, Any] | None) -> dict[str, Any]:
-        """Makes tables, unless they are there."""
-        wanted = None if tables is None else TableShape(**tables)
-        if wanted != self._tables:
-            self._made, self._tables = [], None
-            self._candidates.set_tables(None)
-            gc.collect()  # functions of TensorFlow and their variables hold on to each other
-            self._candidates.set_tables(wanted)
-            self._tables = wanted
+    def tables(self, tables: dict[str, Any]) -> dict[str, Any]:
+        """Makes the tables, once."""
+        self._candidates.set_tables(TableShape(**tables))
         return {}
 
     def cell(self, cell: dict[str, Any], folder: str) -> dict[str, Any]:
