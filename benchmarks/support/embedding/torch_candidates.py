@@ -3,6 +3,7 @@
 FBGEMM runs without its check of ids, which favours it. Lookups give [B, F * D], as a model takes it.
 """
 
+import ctypes
 import logging
 import warnings
 from collections.abc import Callable, Sequence
@@ -104,7 +105,7 @@ class TorchCandidates:
 
     def _table_batched_op(self, optimizer: EmbOptimType) -> SplitTableBatchedEmbeddingBagsCodegen:
         tables = self._tables
-        # Made for one row each, then given our tables: it would allocate a copy of them.
+        # It makes tables of its own, which ours replace.
         op = SplitTableBatchedEmbeddingBagsCodegen(
             [(tables.rows, tables.dim, EmbeddingLocation.HOST, ComputeDevice.CPU)] * tables.num_tables,
             optimizer=optimizer,
@@ -153,6 +154,7 @@ class TorchCandidates:
         optimizer = torch.optim.Adagrad(weights, lr=LEARNING_RATE, eps=EPSILON)
         for weight, accumulator in zip(weights, accumulators, strict=True):
             optimizer.state[weight]["sum"] = accumulator
+        _give_back()
         lookup = self._lookup_of(bags)
 
         def run(batch: int) -> None:
@@ -167,6 +169,7 @@ class TorchCandidates:
     ) -> Candidate:
         op = self._table_batched_op(kind)
         op.momentum1_host.data = flat_accumulators
+        _give_back()
 
         def run(batch: int) -> None:
             op(self._flat_batches[batch], self._offsets).backward(self._gradient)
@@ -185,3 +188,8 @@ class TorchCandidates:
             return torch.cat(rows).numpy()
 
         return Candidate(name, run, result, reset)
+
+
+def _give_back() -> None:
+    """Gives freed memory back to the system, which our allocator settings keep: tables that were replaced."""
+    ctypes.CDLL(None).malloc_trim(0)
