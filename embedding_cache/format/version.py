@@ -215,14 +215,18 @@ class Version:
         """
         return self.table_rows(table).blocks()
 
+    @property
+    def vocabulary_files(self) -> tuple[Path, ...]:
+        """The vocabularies' layers among the store's shared files, the oldest first; none: they lie in the folder."""
+        return tuple(shared_path(self.store, layer.sha256) for layer in self.record.vocabularies)
+
     def transform(self) -> CompiledTransform:
         """Opens the compiled transform.
 
         Raises:
             FormatError: It is damaged.
         """
-        layers = [shared_path(self.store, layer.sha256) for layer in self.record.vocabularies]
-        return CompiledTransform.load(self.path, layers or None)
+        return CompiledTransform.load(self.path, self.vocabulary_files or None)
 
     def golden(self) -> tuple[GoldenRequest, ...]:
         """Reads the golden requests.

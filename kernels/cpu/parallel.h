@@ -31,8 +31,10 @@ int64_t WorthwhileThreads(int64_t most, int64_t total, int64_t cost, int64_t min
 // As many as there are processors that this process may use.
 int64_t NumProcessors();
 
-// Does what rh_parallel_for promises, on the executor (or its defaults, where it is NULL).
-void ParallelForRange(const rh_executor* executor, int64_t total, int64_t cost, rh_range_body body, void* argument);
+// Does what rh_parallel_for promises, on the executor (or its defaults, where it is NULL). The libraries that are built
+// over this one use it too.
+RH_API void ParallelForRange(const rh_executor* executor, int64_t total, int64_t cost, rh_range_body body,
+                             void* argument);
 
 // Calls body(begin, end) for disjoint ranges that cover [0, total). `cost` is about how many cycles one unit takes. The
 // body must not throw: it reports what is wrong through what it captures.

@@ -26,19 +26,19 @@ struct rh_scratch {
   rh_scratch& operator=(const rh_scratch&) = delete;
   ~rh_scratch() { Free(); }
 
-  void AddBlock(int64_t bytes);  // throws std::bad_alloc
-  void Free() noexcept;
+  RH_API void AddBlock(int64_t bytes);  // throws std::bad_alloc
+  RH_API void Free() noexcept;
 };
 
 namespace rankhouse {
 
-// What one call takes lives as long as this object. On the calling thread only: take the arrays first, then share them
-// with the threads. A call has one of these and hands it on: a second one on the same executor is refused as two calls
-// at once.
+// What one call takes lives as long as this object; the libraries that are built over this one use it too. On the
+// calling thread only: take the arrays first, then share them with the threads. A call has one of these and hands it
+// on: a second one on the same executor is refused as two calls at once.
 //
 //   Scratch scratch(executor);
 //   uint64_t* keys = scratch.Take<uint64_t>(num_ids);   // not initialized
-class Scratch {
+class RH_API Scratch {
  public:
   // Throws Error where another call is using the executor's scratch.
   explicit Scratch(const rh_executor* executor);
