@@ -13,8 +13,9 @@
 #include <cstdint>
 #include <utility>
 
-#include "cpu/hash.h"
+#include "core/hash.h"
 #include "cpu/memory.h"
+#include "cpu/simd.h"
 
 namespace rankhouse {
 

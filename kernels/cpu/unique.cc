@@ -14,10 +14,11 @@
 #include <algorithm>
 #include <limits>
 
+#include "core/hash.h"
 #include "core/sort_key.h"
 #include "core/status.h"
 #include "cpu/digit_pass.h"
-#include "cpu/hash.h"
+#include "cpu/simd.h"
 
 namespace rankhouse {
 namespace {
