@@ -3,6 +3,7 @@
 import ctypes
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any, ClassVar
 
 import rankhouse.kernels
@@ -242,8 +243,8 @@ _RESULTS: dict[str, Any] = {
 }
 
 
-def find(name: str) -> Path:
-    """Returns the path of a compiled file of this package.
+def find(name: str, package: ModuleType = rankhouse.kernels) -> Path:
+    """Returns the path of a compiled file of a package, by default of this one.
 
     In an editable install the Python files lie in the checkout and the compiled ones in site-packages; both are in the
     package's path.
@@ -251,7 +252,7 @@ def find(name: str) -> Path:
     Raises:
         LibraryError: The file was not built.
     """
-    folders = [Path(folder) for folder in rankhouse.kernels.__path__]
+    folders = [Path(folder) for folder in package.__path__]
     for folder in folders:
         if (folder / name).is_file():
             return folder / name

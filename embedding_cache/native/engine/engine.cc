@@ -1,0 +1,165 @@
+#include "engine/engine.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <filesystem>
+#include <optional>
+#include <thread>
+
+#include "core/status.h"
+#include "cpu/parallel.h"
+
+namespace rankhouse::engine {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool IsComplete(const fs::path& folder) {
+  std::error_code ignored;
+  return fs::is_regular_file(folder / "manifest.json", ignored);
+}
+
+// The newest version's name: that of the highest sequence number.
+std::string Latest(const std::string& store) {
+  std::string latest;
+  std::error_code error;
+  for (fs::directory_iterator entry(store + "/versions", error), end; !error && entry != end; entry.increment(error)) {
+    const std::string name = entry->path().filename();
+    const std::pair<int64_t, std::string> rank = {SequenceOf(name), name};
+    if (rank.first > 0 && rank > std::make_pair(SequenceOf(latest), latest) && IsComplete(entry->path())) latest = name;
+  }
+  if (!latest.empty()) return latest;
+  throw Error(RH_NOT_FOUND, StrCat(store, ": has no version; `rankhouse export` writes one"));
+}
+
+std::string Resolved(const std::string& store, const std::string& name) {
+  if (name.empty() || name == "latest") return Latest(store);
+  const bool is_name = SequenceOf(name) >= 0 || (name[0] == '.' && name.find('/') == std::string::npos);
+  if (is_name && IsComplete(fs::path(store) / "versions" / name)) return name;
+  throw Error(RH_NOT_FOUND, StrCat(store, ": has no version '", name, "'"));
+}
+
+// Refuses a version that is not its parent's continuation, where the parent is still there.
+void CheckParent(const std::string& store, const Manifest& manifest) {
+  if (manifest.parent_name.empty()) return;
+  std::optional<Manifest> parent;
+  try {
+    parent = ReadManifest(store + "/versions/" + manifest.parent_name, manifest.parent_name);
+  } catch (const Error&) {  // It was collected, or is refused where it is opened; this version is complete without it.
+    return;
+  }
+  const auto refuse = [&](const std::string& what) {
+    throw Error(RH_BAD_MANIFEST, StrCat(manifest.path, ": does not continue its parent ", manifest.parent_name, ": ",
+                                        what, " is not the one there; export the version again"));
+  };
+  if (parent->sha256 != manifest.parent_sha256) refuse("the hash of its parent's manifest");
+  for (const TableRecord& table : parent->tables) {
+    const auto continues = [&](const TableRecord& later) { return table.IsBeginningOf(later); };
+    if (std::none_of(manifest.tables.begin(), manifest.tables.end(), continues)) refuse("table '" + table.name + "'");
+  }
+}
+
+// Calls verify(i) for each i of [0, count) on several threads; throws what the first one that failed threw.
+template <typename Verify>
+void ForAll(int64_t count, int32_t num_threads, Verify verify) {
+  std::vector<std::exception_ptr> failures(count);
+  rh_executor executor = {};
+  executor.num_threads = num_threads;
+  ForEach(&executor, count, 1, int64_t{1} << 30, [&](int64_t i) {
+    try {
+      verify(i);
+    } catch (...) {
+      failures[i] = std::current_exception();
+    }
+  });
+  for (const std::exception_ptr& failure : failures) {
+    if (failure != nullptr) std::rethrow_exception(failure);
+  }
+}
+
+// The files of a version that are no tables'.
+void CheckOwnFiles(const std::string& store, const std::string& folder, const Manifest& manifest, bool verify) {
+  for (const auto& [name, record] : manifest.files) OpenFile(folder + "/" + name).Check(record, verify);
+  for (const FileRecord& layer : manifest.vocabularies) OpenFile(SharedPath(store, layer)).Check(layer, verify);
+}
+
+std::vector<Table> OpenTables(const std::string& store, const Manifest& manifest, const Options& options,
+                              RowFiles* files, RowIndices* indices, bool verify) {
+  std::vector<std::shared_ptr<RowFile>> opened;
+  for (const TableRecord& record : manifest.tables) {
+    for (int64_t number = 0; number < record.num_files(); ++number) {
+      opened.push_back(files->Open(store, record.file(number)));
+    }
+  }
+  // A file may be of several tables.
+  std::sort(opened.begin(), opened.end());
+  opened.erase(std::unique(opened.begin(), opened.end()), opened.end());
+  if (verify) {
+    ForAll(static_cast<int64_t>(opened.size()), options.num_threads,
+           [&](int64_t i) { opened[i]->Verify(files->counters()); });
+  }
+  std::vector<Table> tables;
+  for (const TableRecord& record : manifest.tables) {
+    tables.push_back(OpenTable(store, record, options, files, indices));
+  }
+  return tables;
+}
+
+}  // namespace
+
+std::shared_ptr<const Version> Engine::Open(const std::string& store, const std::string& given, bool verify) {
+  const std::lock_guard<std::mutex> opening(opening_);
+  const std::string name = Resolved(store, given);
+  const std::string folder = store + "/versions/" + name;
+  Manifest manifest = ReadManifest(folder, name);
+  CheckParent(store, manifest);
+  CheckOwnFiles(store, folder, manifest, verify);
+  std::vector<Table> tables = OpenTables(store, manifest, options_, &files_, &indices_, verify);
+  const std::lock_guard<std::mutex> lock(versions_mutex_);
+  std::weak_ptr<const Version>& known = versions_[{name, manifest.sha256}];
+  if (std::shared_ptr<const Version> version = known.lock()) return version;
+  const auto version =
+      std::make_shared<const Version>(store, folder, name, std::move(manifest), std::move(tables), options_);
+  known = version;
+  return version;
+}
+
+std::vector<std::shared_ptr<const Version>> Engine::versions() {
+  const std::lock_guard<std::mutex> lock(versions_mutex_);
+  std::vector<std::shared_ptr<const Version>> versions;
+  for (auto known = versions_.begin(); known != versions_.end();) {
+    std::shared_ptr<const Version> version = known->second.lock();
+    known = version != nullptr ? std::next(known) : versions_.erase(known);
+    if (version != nullptr) versions.push_back(std::move(version));
+  }
+  return versions;
+}
+
+std::string Engine::Metrics() {
+  const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
+  std::vector<CountedVersion> counted;
+  for (const std::shared_ptr<const Version>& version : versions()) {
+    CountedVersion one = {Label("model", version->manifest().model) + "," + Label("version", version->name()),
+                          {},
+                          version->metrics().totals(),
+                          std::max(0.0, now.count() - version->manifest().created_seconds)};
+    for (const Table& table : version->tables()) one.tables.push_back(table.record.name);
+    counted.push_back(std::move(one));
+  }
+  MetricsText text;
+  AppendVersions(counted, &text);
+  text.Begin("rankhouse_embedding_bytes", "gauge", "Rows in files that are open, in bytes, by where they lie.");
+  text.Add(Label("tier", "memory"), static_cast<double>(files_.bytes()));
+  text.Begin("rankhouse_embedding_files_opened_total", "counter", "Files of tables opened.");
+  text.Add("", static_cast<double>(files_.counters()->files_opened));
+  text.Begin("rankhouse_embedding_verified_bytes_total", "counter", "Bytes of tables' files read to compare them.");
+  text.Add("", static_cast<double>(files_.counters()->bytes_verified));
+  text.Begin("rankhouse_embedding_index_entries_total", "counter", "Ids of deltas written into indices.");
+  text.Add("", static_cast<double>(files_.counters()->index_entries));
+  return text.text();
+}
+
+}  // namespace rankhouse::engine

@@ -1,0 +1,47 @@
+// The engine: what its versions share, and how they are opened.
+#ifndef RANKHOUSE_ENGINE_ENGINE_H_
+#define RANKHOUSE_ENGINE_ENGINE_H_
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/options.h"
+#include "engine/row_file.h"
+#include "engine/table.h"
+#include "engine/version.h"
+
+namespace rankhouse::engine {
+
+// Any thread may call it. Versions keep what they use: they outlive the engine.
+//
+// Lock order: opening_, then versions_mutex_, then those of RowFiles and RowIndices. Lookups take none.
+class Engine {
+ public:
+  explicit Engine(const Options& options) : options_(options), files_(options.memory) {}
+
+  // rh_engine_open. The same version, opened twice, is one. Throws Error.
+  std::shared_ptr<const Version> Open(const std::string& store, const std::string& name, bool verify);
+
+  // rh_engine_metrics.
+  std::string Metrics();
+
+ private:
+  using Key = std::pair<std::string, std::string>;  // a version's name, and the SHA-256 of its manifest
+
+  std::vector<std::shared_ptr<const Version>> versions();
+
+  const Options options_;
+  RowFiles files_;
+  RowIndices indices_;
+  std::mutex opening_;         // versions are opened one after the other
+  std::mutex versions_mutex_;  // guards what follows
+  std::map<Key, std::weak_ptr<const Version>> versions_;
+};
+
+}  // namespace rankhouse::engine
+
+#endif  // RANKHOUSE_ENGINE_ENGINE_H_

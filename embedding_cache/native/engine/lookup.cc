@@ -1,0 +1,342 @@
+// Lookups of an open version.
+//
+//   1. Bags: offsets from lengths, and where the ids of each feature lie.
+//   2. Ids of tables that are not direct become places (RowIndex), then row numbers (RowSource). Where all tables are
+//      direct there is no such step, and no id is copied.
+//   3. One call of rh_pooled_lookup for all tables.
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <limits>
+
+#include "core/status.h"
+#include "cpu/parallel.h"
+#include "engine/arena.h"
+#include "engine/version.h"
+
+namespace rankhouse::engine {
+namespace {
+
+constexpr int64_t kCyclesPerId = 15;  // about what it takes to resolve one
+
+// Ids of one table that are no rows of it.
+struct UnknownIds {
+  std::atomic<int64_t> count{0};
+  std::atomic<int64_t> first{std::numeric_limits<int64_t>::max()};  // the lowest position among all ids
+
+  void Add(int64_t number, int64_t position) {
+    count.fetch_add(number, std::memory_order_relaxed);
+    int64_t seen = first.load(std::memory_order_relaxed);
+    while (position < seen && !first.compare_exchange_weak(seen, position, std::memory_order_relaxed)) {
+    }
+  }
+};
+
+// Positions of the ids of one feature in the batch.
+struct Span {
+  int64_t begin;
+  int64_t end;
+};
+
+class Call {
+ public:
+  // `lookup` has no tables yet.
+  Call(const Version& version, const rh_lookup& lookup, const rh_executor* executor, Arena* arena)
+      : version_(version), lookup_(lookup), arena_(arena), unknown_(version.tables().size()) {
+    if (executor != nullptr) executor_ = *executor;
+    if (executor == nullptr) executor_.num_threads = version.options().num_threads;
+    if (executor_.scratch == nullptr) executor_.scratch = arena->scratch();
+    lookup_.tables = version.direct_tables().data();
+    lookup_.num_tables = static_cast<int32_t>(version.tables().size());
+  }
+
+  void Run(const rh_feature_rows* out, rh_engine_answer* answer) {
+    FindSpans();
+    bool resolves = false;
+    for (int32_t f = 0; f < lookup_.num_features; ++f) resolves |= !version_.tables()[table_of(f)].is_direct;
+    if (resolves) Resolve();
+    Pool(out);
+    Count(answer);
+  }
+
+ private:
+  int32_t table_of(int64_t feature) const { return lookup_.feature_tables[feature]; }
+
+  int64_t id_at(int64_t position) const {
+    return lookup_.id_type == RH_INT32 ? static_cast<const int32_t*>(lookup_.ids)[position]
+                                       : static_cast<const int64_t*>(lookup_.ids)[position];
+  }
+
+  // "feature 'C3'"; a gather has none.
+  std::string NameOf(int64_t feature) const {
+    return lookup_.feature_tables == version_.feature_tables().data()
+               ? StrCat("feature '", version_.manifest().features[feature].name, "'")
+               : std::string("the batch");
+  }
+
+  // The kernels check the same, but only once ids have been resolved by it.
+  void FindSpans() {
+    int64_t position = 0;
+    for (int64_t f = 0; f < lookup_.num_features; ++f) {
+      Span span = {position, position};
+      if (lookup_.offsets != nullptr) {
+        span = {lookup_.offsets[f * lookup_.batch_size], lookup_.offsets[(f + 1) * lookup_.batch_size]};
+        Require(span.begin == position && span.begin <= span.end && span.end <= lookup_.num_ids, "offsets of ",
+                NameOf(f), " run from ", span.begin, " to ", span.end, ": expected ", position,
+                " first, never to fall, and the number of ids, ", lookup_.num_ids, ", last");
+      } else {
+        const int64_t hotness = lookup_.hotness[f];
+        Require(hotness >= 0 && hotness * lookup_.batch_size <= lookup_.num_ids - position, "hotness of ", NameOf(f),
+                " is ", hotness, ": expected 0 or more, and for a batch size of ", lookup_.batch_size,
+                " no more ids than there are, ", lookup_.num_ids);
+        span.end += hotness * lookup_.batch_size;
+      }
+      spans_.push_back(span);
+      position = span.end;
+    }
+    Require(position == lookup_.num_ids, "the bags hold ", position, " ids, there are ", lookup_.num_ids,
+            ": expected as many");
+  }
+
+  void Resolve() {
+    rows_ = arena_->Take<int64_t>(lookup_.num_ids);
+    ParallelFor(&executor_, lookup_.num_ids, kCyclesPerId, [&](int64_t begin, int64_t end) {
+      for (size_t f = 0; f < spans_.size(); ++f) {
+        const Span part = {std::max(begin, spans_[f].begin), std::min(end, spans_[f].end)};
+        if (part.begin >= part.end) continue;
+        if (lookup_.id_type == RH_INT32) {
+          ResolvePart(static_cast<const int32_t*>(lookup_.ids), table_of(f), part);
+        } else {
+          ResolvePart(static_cast<const int64_t*>(lookup_.ids), table_of(f), part);
+        }
+      }
+    });
+    CheckUnknown();
+    Locate();
+    lookup_.ids = rows_;
+    lookup_.id_type = RH_INT64;
+  }
+
+  // Any thread calls it, each for ids of its own.
+  template <typename Id>
+  void ResolvePart(const Id* ids, int32_t t, Span part) {
+    const Table& table = version_.tables()[t];
+    if (table.is_direct) {
+      std::copy(ids + part.begin, ids + part.end, rows_ + part.begin);
+      return;
+    }
+    const RowIndex& index = *table.index;
+    const int64_t num_rows = table.record.num_rows;
+    int64_t num_unknown = 0;
+    int64_t first_unknown = 0;
+    for (int64_t i = part.begin; i < part.end; ++i) {
+      const int64_t id = ids[i];
+      if (static_cast<uint64_t>(id) < static_cast<uint64_t>(num_rows)) {
+        rows_[i] = index.Place(id);
+      } else {
+        if (num_unknown++ == 0) first_unknown = i;
+        const int64_t instead = InsteadOf(table, id);
+        rows_[i] = instead < 0 ? kNoPlace : index.Place(instead);
+      }
+    }
+    if (num_unknown > 0) unknown_[t].Add(num_unknown, first_unknown);
+  }
+
+  // The row that takes the place of an id that is none; -1: zeros.
+  static int64_t InsteadOf(const Table& table, int64_t id) {
+    switch (table.out_of_range) {
+      case RH_CLIP:
+        return id < 0 ? 0 : table.record.num_rows - 1;
+      case RH_OOV_ROW:
+        return kUnknownRow;
+      default:
+        return -1;
+    }
+  }
+
+  void Locate() {
+    tables_ = version_.direct_tables();
+    for (size_t t = 0; t < tables_.size(); ++t) {
+      if (version_.tables()[t].is_direct) continue;
+      std::vector<Places> places;
+      for (size_t f = 0; f < spans_.size(); ++f) {
+        const Span span = spans_[f];
+        if (table_of(f) == static_cast<int32_t>(t) && span.begin < span.end) {
+          places.push_back({rows_ + span.begin, span.end - span.begin});
+        }
+      }
+      if (places.empty()) continue;
+      SourceReport report;
+      tables_[t] = version_.tables()[t].source->Locate(places, arena_, &report);
+      Count(static_cast<int64_t>(t), report);
+    }
+    lookup_.tables = tables_.data();
+  }
+
+  void Pool(const rh_feature_rows* out) {
+    rh_bad_ids* bad = arena_->Take<rh_bad_ids>(lookup_.num_tables);
+    std::fill_n(bad, lookup_.num_tables, rh_bad_ids{});
+    const int status = rh_pooled_lookup(&lookup_, out, bad, &executor_);
+    for (int32_t t = 0; t < lookup_.num_tables; ++t) {
+      // Row numbers of tables that are not direct have been checked already; removed rows are no unknown ids.
+      if (!version_.tables()[t].is_direct || bad[t].count == 0) continue;
+      unknown_[t].Add(bad[t].count, bag_begin(bad[t].feature, bad[t].sample) + bad[t].position);
+    }
+    if (status == RH_OUT_OF_RANGE) CheckUnknown();
+    if (status != RH_OK) throw Error(status, rh_last_error());
+  }
+
+  int64_t bag_begin(int64_t feature, int64_t sample) const {
+    return lookup_.offsets != nullptr ? lookup_.offsets[feature * lookup_.batch_size + sample]
+                                      : spans_[feature].begin + sample * lookup_.hotness[feature];
+  }
+
+  // Refuses the first id that is unknown to a table with the policy RH_ERROR.
+  void CheckUnknown() const {
+    int64_t position = std::numeric_limits<int64_t>::max();
+    for (size_t t = 0; t < unknown_.size(); ++t) {
+      if (version_.tables()[t].out_of_range == RH_ERROR) {
+        position = std::min(position, unknown_[t].first.load(std::memory_order_relaxed));
+      }
+    }
+    if (position == std::numeric_limits<int64_t>::max()) return;
+    int64_t f = 0;
+    while (spans_[f].end <= position) ++f;
+    int64_t sample = 0;
+    if (lookup_.offsets != nullptr) {
+      const int64_t* bags = lookup_.offsets + f * lookup_.batch_size;
+      sample = std::upper_bound(bags, bags + lookup_.batch_size, position) - bags - 1;
+    } else {
+      sample = (position - spans_[f].begin) / lookup_.hotness[f];
+    }
+    const TableRecord& table = version_.tables()[table_of(f)].record;
+    throw Error(RH_OUT_OF_RANGE, StrCat("id ", id_at(position), " of ", NameOf(f), " (sample ", sample, ", position ",
+                                        position - bag_begin(f, sample), " in its bag) is out of range: table '",
+                                        table.name, "' has ", table.num_rows, " rows"));
+  }
+
+  void Count(int64_t table, const SourceReport& report) {
+    VersionMetrics& metrics = version_.metrics();
+    metrics.Add(table, kUnique, report.num_unique);
+    metrics.Add(table, kCached, report.num_cached);
+    metrics.Add(table, kRemote, report.num_remote);
+    metrics.Add(table, kDegraded, report.num_default);
+    degraded_ |= report.num_default > 0;
+  }
+
+  void Count(rh_engine_answer* answer) {
+    VersionMetrics& metrics = version_.metrics();
+    int64_t num_unknown = 0;
+    for (size_t f = 0; f < spans_.size(); ++f) metrics.Add(table_of(f), kIds, spans_[f].end - spans_[f].begin);
+    for (size_t t = 0; t < unknown_.size(); ++t) {
+      const int64_t count = unknown_[t].count.load(std::memory_order_relaxed);
+      metrics.Add(static_cast<int64_t>(t), kUnknown, count);
+      num_unknown += count;
+    }
+    if (answer != nullptr) *answer = {num_unknown, degraded_};
+  }
+
+  const Version& version_;
+  rh_lookup lookup_;
+  rh_executor executor_ = {};
+  Arena* const arena_;
+  std::vector<Span> spans_;          // [F]
+  std::vector<UnknownIds> unknown_;  // [T]
+  std::vector<rh_table> tables_;     // [T] where some are not direct
+  int64_t* rows_ = nullptr;          // [N] what ids resolve to: places, then row numbers
+  bool degraded_ = false;
+};
+
+// Where bags begin, from their lengths. Most often all are 1.
+void ReadLengths(const Version& version, const int32_t* lengths, Arena* arena, rh_lookup* lookup) {
+  const int64_t num_bags = lookup->num_features * lookup->batch_size;
+  if (lookup->num_ids == num_bags && std::all_of(lengths, lengths + num_bags, [](int32_t n) { return n == 1; })) {
+    int32_t* hotness = arena->Take<int32_t>(lookup->num_features);
+    std::fill_n(hotness, lookup->num_features, 1);
+    lookup->hotness = hotness;
+    return;
+  }
+  int64_t* offsets = arena->Take<int64_t>(num_bags + 1);
+  offsets[0] = 0;
+  for (int64_t bag = 0; bag < num_bags; ++bag) {
+    if (lengths[bag] < 0) {
+      throw Error(
+          RH_INVALID_ARGUMENT,
+          StrCat("the length of feature '", version.manifest().features[bag / lookup->batch_size].name, "' in sample ",
+                 bag % lookup->batch_size, " is ", lengths[bag], "; expected one length of 0 or more for each bag"));
+    }
+    offsets[bag + 1] = offsets[bag] + lengths[bag];
+  }
+  Require(offsets[num_bags] == lookup->num_ids, "lengths add up to ", offsets[num_bags], ", there are ",
+          lookup->num_ids, " ids; expected one length of 0 or more for each bag");
+  lookup->offsets = offsets;
+}
+
+rh_lookup LookupOf(const Version& version, const rh_engine_batch& batch, Arena* arena) {
+  rh_lookup lookup = {};
+  lookup.feature_tables = version.feature_tables().data();
+  lookup.combiners = batch.combiners != nullptr ? batch.combiners : version.combiners().data();
+  lookup.num_features = static_cast<int32_t>(version.feature_tables().size());
+  lookup.ids = batch.ids;
+  lookup.weights = batch.weights;
+  lookup.num_ids = batch.num_ids;
+  lookup.batch_size = batch.batch_size;
+  lookup.id_type = batch.id_type;
+  Require(0 <= batch.batch_size && batch.batch_size <= std::numeric_limits<int32_t>::max(), "batch_size is ",
+          batch.batch_size, ": expected 0 to 2^31 - 1");
+  Require(batch.num_ids >= 0 && (batch.num_ids == 0 || batch.ids != nullptr), "there are ", batch.num_ids,
+          " ids: expected 0 or more, and ids not to be NULL");
+  Require(batch.id_type == RH_INT64 || batch.id_type == RH_INT32, "id_type is ", batch.id_type,
+          ": expected 0 (int64) or 1 (int32)");
+  const int given = (batch.offsets != nullptr) + (batch.lengths != nullptr) + (batch.hotness != nullptr);
+  const bool has_bags = lookup.num_features > 0 && batch.batch_size > 0;
+  Require(given == 1 || (given == 0 && !has_bags), "expected one of offsets, lengths and hotness, found ", given);
+  lookup.offsets = batch.offsets;
+  lookup.hotness = batch.hotness;
+  if (!has_bags) {
+    // There is nothing to say about bags, so that the arrays may be NULL; the kernels want one of them.
+    lookup.offsets = nullptr;
+    int32_t* hotness = arena->Take<int32_t>(lookup.num_features + 1);
+    std::fill_n(hotness, lookup.num_features + 1, 0);
+    lookup.hotness = hotness;
+  } else if (batch.lengths != nullptr) {
+    ReadLengths(version, batch.lengths, arena, &lookup);
+  }
+  return lookup;
+}
+
+}  // namespace
+
+void LookUp(const Version& version, const rh_engine_batch& batch, const rh_feature_rows* out, rh_engine_answer* answer,
+            const rh_executor* executor) {
+  const auto begin = std::chrono::steady_clock::now();
+  const ThreadArena arena;
+  Call(version, LookupOf(version, batch, arena.get()), executor, arena.get()).Run(out, answer);
+  version.metrics().AddLookup(std::chrono::steady_clock::now() - begin);
+}
+
+void Gather(const Version& version, int32_t table, const int64_t* ids, int64_t n, float* out, rh_engine_answer* answer,
+            const rh_executor* executor) {
+  if (table < 0 || table >= static_cast<int32_t>(version.tables().size())) {
+    throw Error(RH_NOT_FOUND, StrCat("version ", version.name(), " has ", version.tables().size(),
+                                     " tables: there is no table ", table));
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  const ThreadArena arena;
+  const int32_t sum = RH_SUM;
+  const int32_t hotness = 1;
+  const rh_feature_rows rows = {out, version.tables()[table].record.dim};
+  rh_lookup lookup = {};
+  lookup.feature_tables = &table;
+  lookup.combiners = &sum;
+  lookup.hotness = &hotness;
+  lookup.num_features = 1;
+  lookup.ids = ids;
+  lookup.num_ids = lookup.batch_size = n;
+  Require(0 <= n && n <= std::numeric_limits<int32_t>::max() && (n == 0 || (ids != nullptr && out != nullptr)),
+          "there are ", n, " ids: expected 0 to 2^31 - 1, and neither ids nor out to be NULL");
+  Call(version, lookup, executor, arena.get()).Run(&rows, answer);
+  version.metrics().AddLookup(std::chrono::steady_clock::now() - begin);
+}
+
+}  // namespace rankhouse::engine

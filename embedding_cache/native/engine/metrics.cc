@@ -1,0 +1,143 @@
+#include "engine/metrics.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+namespace rankhouse::engine {
+namespace {
+
+struct TableMetric {
+  const char* name;
+  const char* help;
+};
+
+// In the order of TableCounter; hits are told apart by tier.
+constexpr TableMetric kTableMetrics[] = {
+    {"rankhouse_embedding_ids_total", "Ids looked up."},
+    {"rankhouse_embedding_unknown_ids_total", "Ids that were no rows of their table."},
+    {"rankhouse_embedding_unique_ids_total", "Ids looked up, each once for a batch; of remote tables alone."},
+    {nullptr, nullptr},
+    {nullptr, nullptr},
+    {"rankhouse_embedding_degraded_total", "Ids whose row was replaced by the default one, as a tier had failed."},
+};
+
+int NextShard() {
+  static std::atomic<int> next{0};
+  return next.fetch_add(1, std::memory_order_relaxed);
+}
+
+void AppendCounters(const std::vector<CountedVersion>& versions, MetricsText* text) {
+  for (int counter = 0; counter < kNumTableCounters; ++counter) {
+    if (kTableMetrics[counter].name == nullptr) continue;
+    text->Begin(kTableMetrics[counter].name, "counter", kTableMetrics[counter].help);
+    for (const CountedVersion& version : versions) {
+      for (size_t t = 0; t < version.tables.size(); ++t) {
+        text->Add(version.labels + "," + Label("table", version.tables[t]), version.totals.tables[t][counter]);
+      }
+    }
+  }
+}
+
+void AppendHits(const std::vector<CountedVersion>& versions, MetricsText* text) {
+  text->Begin("rankhouse_embedding_hits_total", "counter", "Ids whose row a tier had.");
+  for (const CountedVersion& version : versions) {
+    for (size_t t = 0; t < version.tables.size(); ++t) {
+      const auto& counts = version.totals.tables[t];
+      const std::string labels = version.labels + "," + Label("table", version.tables[t]) + ",";
+      const int64_t elsewhere = counts[kCached] + counts[kRemote] + counts[kDegraded];
+      text->Add(labels + Label("tier", "memory"), counts[kIds] - counts[kUnknown] - elsewhere);
+      if (elsewhere == 0) continue;
+      text->Add(labels + Label("tier", "cache"), counts[kCached]);
+      text->Add(labels + Label("tier", "redis"), counts[kRemote]);
+    }
+  }
+}
+
+void AppendLatencies(const std::vector<CountedVersion>& versions, MetricsText* text) {
+  text->Begin("rankhouse_embedding_lookup_seconds", "histogram", "Time of a lookup, all tables together.");
+  for (const CountedVersion& version : versions) {
+    int64_t count = 0;
+    for (size_t bucket = 0; bucket <= kLatencyBounds.size(); ++bucket) {
+      count += version.totals.latencies[bucket];
+      char bound[32] = "+Inf";
+      if (bucket < kLatencyBounds.size()) std::snprintf(bound, sizeof(bound), "%g", kLatencyBounds[bucket]);
+      text->Add(version.labels + "," + Label("le", bound), count, "_bucket");
+    }
+    text->Add(version.labels, version.totals.nanoseconds * 1e-9, "_sum");
+    text->Add(version.labels, count, "_count");
+  }
+}
+
+}  // namespace
+
+VersionMetrics::VersionMetrics(int64_t num_tables) {
+  for (Shard& shard : shards_) shard.tables = std::vector<TableCounts>(num_tables);
+}
+
+VersionMetrics::Shard& VersionMetrics::mine() {
+  thread_local const int shard = NextShard() % kShards;
+  return shards_[shard];
+}
+
+void VersionMetrics::AddLookup(std::chrono::nanoseconds duration) {
+  const double seconds = duration.count() * 1e-9;
+  const auto bucket = std::lower_bound(kLatencyBounds.begin(), kLatencyBounds.end(), seconds) - kLatencyBounds.begin();
+  Shard& shard = mine();
+  shard.latencies[bucket].fetch_add(1, std::memory_order_relaxed);
+  shard.nanoseconds.fetch_add(duration.count(), std::memory_order_relaxed);
+}
+
+VersionTotals VersionMetrics::totals() const {
+  VersionTotals totals = {};
+  totals.tables.resize(shards_[0].tables.size());
+  for (const Shard& shard : shards_) {
+    for (size_t t = 0; t < shard.tables.size(); ++t) {
+      for (int counter = 0; counter < kNumTableCounters; ++counter) {
+        totals.tables[t][counter] += shard.tables[t].counts[counter].load(std::memory_order_relaxed);
+      }
+    }
+    for (size_t bucket = 0; bucket < shard.latencies.size(); ++bucket) {
+      totals.latencies[bucket] += shard.latencies[bucket].load(std::memory_order_relaxed);
+    }
+    totals.nanoseconds += shard.nanoseconds.load(std::memory_order_relaxed);
+  }
+  return totals;
+}
+
+void MetricsText::Begin(const std::string& name, const char* type, const char* help) {
+  name_ = name;
+  text_ += "# HELP " + name + " " + help + "\n# TYPE " + name + " " + type + "\n";
+}
+
+void MetricsText::Add(const std::string& labels, double value, const char* suffix) {
+  char number[32];
+  // Counts are exact; %.17g would write 0.1 as 0.10000000000000001.
+  std::snprintf(number, sizeof(number), std::floor(value) == value ? "%.0f" : "%.9g", value);
+  text_ += name_ + suffix + (labels.empty() ? "" : "{" + labels + "}") + " " + number + "\n";
+}
+
+std::string Label(const char* key, const std::string& value) {
+  std::string escaped;
+  for (const char c : value) {
+    if (c == '\\' || c == '"') escaped += '\\';
+    escaped += c == '\n' ? "\\n" : std::string(1, c);
+  }
+  return std::string(key) + "=\"" + escaped + "\"";
+}
+
+void AppendVersions(const std::vector<CountedVersion>& versions, MetricsText* text) {
+  text->Begin("rankhouse_embedding_lookups_total", "counter", "Batches looked up.");
+  for (const CountedVersion& version : versions) {
+    int64_t count = 0;
+    for (const int64_t lookups : version.totals.latencies) count += lookups;
+    text->Add(version.labels, count);
+  }
+  AppendCounters(versions, text);
+  AppendHits(versions, text);
+  AppendLatencies(versions, text);
+  text->Begin("rankhouse_embedding_version_age_seconds", "gauge", "Time since the version was written.");
+  for (const CountedVersion& version : versions) text->Add(version.labels, version.age_seconds);
+}
+
+}  // namespace rankhouse::engine

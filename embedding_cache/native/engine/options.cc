@@ -1,0 +1,44 @@
+#include "engine/options.h"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "core/status.h"
+#include "engine/json.h"
+
+namespace rankhouse::engine {
+namespace {
+
+// The number of the option's value among those that it can have; `otherwise` where it is absent.
+int32_t Choice(const JsonObject& options, const char* key, const std::vector<std::string>& choices, int32_t otherwise) {
+  if (!options.Has(key)) return otherwise;
+  const std::string value = options.Text(key);
+  const auto found = std::find(choices.begin(), choices.end(), value);
+  if (found != choices.end()) return static_cast<int32_t>(found - choices.begin());
+  std::string known;
+  for (const std::string& choice : choices) known += (known.empty() ? "'" : ", '") + choice + "'";
+  options.Refuse(StrCat("'", key, "' is '", value, "': expected one of ", known));
+}
+
+}  // namespace
+
+Options ParseOptions(const char* json) {
+  Options options;
+  if (json == nullptr) return options;
+  const std::string where = "the engine's options";
+  const Json value = ParseJson(json, where, RH_INVALID_ARGUMENT);
+  const JsonObject object(value, where, RH_INVALID_ARGUMENT, {"num_threads", "memory", "out_of_range"});
+  if (object.Has("num_threads")) {
+    const int64_t num_threads = object.Integer("num_threads", 0);
+    if (num_threads > std::numeric_limits<int32_t>::max()) object.Refuse(StrCat("'num_threads' is ", num_threads));
+    options.num_threads = static_cast<int32_t>(num_threads);
+  }
+  options.memory = static_cast<MemoryKind>(Choice(object, "memory", {"map", "pin"}, 0));
+  // In the order of rh_out_of_range.
+  options.out_of_range = Choice(object, "out_of_range", {"error", "zero", "clip", "unknown_row"}, RH_ERROR);
+  return options;
+}
+
+}  // namespace rankhouse::engine

@@ -1,0 +1,139 @@
+#include "engine/row_file.h"
+
+#include <utility>
+
+#include "core/status.h"
+#include "engine/row_source.h"
+#include "rankhouse/engine.h"
+
+namespace rankhouse::engine {
+namespace {
+
+constexpr int64_t kRowAlignment = 4096;
+
+std::string Described(const std::map<std::string, std::string>& metadata) {
+  std::string text;
+  for (const auto& [key, value] : metadata) text += StrCat(text.empty() ? "" : ", ", key, " '", value, "'");
+  return text;
+}
+
+const char* CodeOf(int32_t type) {
+  constexpr const char* kCodes[] = {"F32", "F16", "BF16", "U8"};  // in the order of rh_row_type
+  return kCodes[type];
+}
+
+// int8 rows end with scale and offset.
+int64_t ColumnsOf(const TableRecord& table) { return table.dim + (table.type == RH_INT8_ROWWISE ? 8 : 0); }
+
+std::unique_ptr<const RowMemory> MemoryOf(const OpenFile& file, const TensorFile& header, MemoryKind kind) {
+  const auto found = header.tensors.find("rows");
+  if (found == header.tensors.end() || found->second.shape.size() != 2 || found->second.shape[1] == 0) {
+    throw Error(RH_CORRUPT, StrCat(file.path(), ": has no rows; export the version again"));
+  }
+  const Tensor& rows = found->second;
+  if (rows.begin % kRowAlignment != 0 && rows.end > rows.begin) {
+    throw Error(RH_CORRUPT, StrCat(file.path(), ": its rows do not begin on a multiple of ", kRowAlignment, " bytes"));
+  }
+  const int64_t bytes = rows.end - rows.begin;
+  const int64_t stride = rows.shape[0] == 0 ? 1 : bytes / rows.shape[0];
+  if (rows.shape[0] >= int64_t{1} << kRowBits) {
+    throw Error(RH_CORRUPT, StrCat(file.path(), ": has ", rows.shape[0], " rows: expected less than 2^", kRowBits));
+  }
+  return std::make_unique<const RowMemory>(file, rows.begin, bytes, stride, kind);
+}
+
+const OpenFile& Checked(const OpenFile& file, const FileRecord& record) {
+  file.Check(record, /*verify=*/false);
+  return file;
+}
+
+}  // namespace
+
+RowFile::RowFile(const std::string& path, const FileRecord& record, int64_t number, MemoryKind kind)
+    : file_(path),
+      record_(record),
+      number_(number),
+      header_(ReadTensorFile(Checked(file_, record))),
+      memory_(MemoryOf(file_, header_, kind)) {}
+
+void RowFile::Verify(FileCounters* counters) {
+  if (verified_) return;
+  file_.Check(record_, /*verify=*/true);
+  counters->bytes_verified += record_.bytes;
+  verified_ = true;
+}
+
+void RowFile::CheckSegment(const TableRecord& table, const SegmentRecord& record) const {
+  std::map<std::string, std::string> metadata = {{"format", "rankhouse.segment"},
+                                                 {"format_version", "1"},
+                                                 {"table", table.name},
+                                                 {"row_begin", std::to_string(record.row_begin)}};
+  if (table.type != RH_FLOAT32) metadata["row_type"] = table.dtype;
+  Expect(table, metadata, {{"rows", {record.num_rows, ColumnsOf(table)}}});
+}
+
+void RowFile::CheckDelta(const TableRecord& table, int64_t delta) const {
+  const DeltaRecord& record = table.deltas[delta];
+  const int64_t num_segments = static_cast<int64_t>(table.segments.size());
+  Expect(
+      table,
+      {{"format", "rankhouse.delta"},
+       {"format_version", "1"},
+       {"table", table.name},
+       {"row_type", table.dtype},
+       {"chain", table.ChainBefore(num_segments + delta)}},
+      {{"rows", {record.num_rows, ColumnsOf(table)}}, {"ids", {record.num_rows}}, {"removed", {record.num_removed}}});
+}
+
+void RowFile::Expect(const TableRecord& table, const std::map<std::string, std::string>& metadata,
+                     const std::map<std::string, std::vector<int64_t>>& shapes) const {
+  if (header_.metadata != metadata) {
+    throw Error(RH_CORRUPT, StrCat(path(), ": does not belong to what is before it in table '", table.name,
+                                   "': expected ", Described(metadata), "; found ", Described(header_.metadata),
+                                   "; a file is missing, doubled or out of order: export the version again"));
+  }
+  bool same = header_.tensors.size() == shapes.size();
+  for (const auto& [name, shape] : shapes) {
+    const auto found = header_.tensors.find(name);
+    const char* dtype = name == "rows" ? CodeOf(table.type) : "I64";
+    same = same && found != header_.tensors.end() && found->second.shape == shape && found->second.dtype == dtype;
+  }
+  if (same) return;
+  throw Error(RH_CORRUPT, StrCat(path(), ": table '", table.name,
+                                 "' has other rows than the version's manifest says: ", "expected ", table.dtype, " [",
+                                 shapes.at("rows")[0], ", ", shapes.at("rows")[1], "]", "; export the version again"));
+}
+
+std::vector<int64_t> RowFile::ReadIds(const char* name) const {
+  const Tensor& tensor = header_.tensors.at(name);
+  std::vector<int64_t> ids((tensor.end - tensor.begin) / sizeof(int64_t));
+  file_.Read(tensor.begin, tensor.end - tensor.begin, ids.data());
+  return ids;
+}
+
+std::shared_ptr<RowFile> RowFiles::Open(const std::string& store, const FileRecord& record) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::weak_ptr<RowFile>& known = files_[record.sha256];
+  if (std::shared_ptr<RowFile> file = known.lock()) return file;
+  const auto file = std::make_shared<RowFile>(SharedPath(store, record), record, next_number_++, kind_);
+  known = file;
+  ++counters_.files_opened;
+  return file;
+}
+
+int64_t RowFiles::bytes() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  int64_t bytes = 0;
+  for (auto known = files_.begin(); known != files_.end();) {
+    const std::shared_ptr<RowFile> file = known->second.lock();
+    if (file != nullptr) bytes += file->memory().bytes();
+    known = file != nullptr ? std::next(known) : files_.erase(known);
+  }
+  return bytes;
+}
+
+std::string SharedPath(const std::string& store, const FileRecord& record) {
+  return StrCat(store, "/segments/", record.sha256, ".safetensors");
+}
+
+}  // namespace rankhouse::engine
