@@ -1,33 +1,38 @@
-"""The environment of the peers that come from PyPI, apart from ours: their packages and OpenMP runtime stay there."""
+"""Environments, apart from ours, of what comes from PyPI to be measured: packages and OpenMP runtimes stay there."""
 
 import subprocess
 import sys
 from pathlib import Path
 
 CHECKOUT = Path(__file__).parents[2]
-ENVIRONMENT = CHECKOUT / "build" / "peers"
-REQUIREMENTS = Path(__file__).with_name("peers.txt")
-INSTALLED = ENVIRONMENT / "installed.txt"
+# Named like the file of their pins: frameworks, key-value stores, and what NVIDIA's perf_analyzer needs.
+FRAMEWORKS, STORES, PERF_ANALYZER = "peers", "stores", "perf_analyzer"
+SHOWN = {"torch", "fbgemm-gpu-cpu", "torchrec", "rocksdict", "lmdb", "redis"}
 
 
-def peers_python() -> Path:
-    """Returns the Python that has the peers; makes its environment the first time, and when the pins change.
+def peers_python(name: str = FRAMEWORKS) -> Path:
+    """Returns the Python of an environment; makes it the first time, and when its pins change.
 
     Raises:
         subprocess.CalledProcessError: A package could not be installed; pip's message is above.
     """
-    python = ENVIRONMENT / "bin" / "python"
-    pins = REQUIREMENTS.read_text()
-    if not (INSTALLED.is_file() and INSTALLED.read_text() == pins):
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(ENVIRONMENT)], check=True)
+    environment, requirements = CHECKOUT / "build" / name, _requirements(name)
+    python, installed = environment / "bin" / "python", environment / "installed.txt"
+    pins = requirements.read_text()
+    if not (installed.is_file() and installed.read_text() == pins):
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(environment)], check=True)
         subprocess.run(
-            [str(python), "-m", "pip", "install", "--quiet", "--no-deps", "-r", str(REQUIREMENTS)], check=True
+            [str(python), "-m", "pip", "install", "--quiet", "--no-deps", "-r", str(requirements)], check=True
         )
-        INSTALLED.write_text(pins)
+        installed.write_text(pins)
     return python
 
 
-def peers_versions() -> str:
+def peers_versions(name: str = FRAMEWORKS) -> str:
     """Returns the versions that a figure depends on."""
-    pins = (line.partition("==") for line in REQUIREMENTS.read_text().splitlines())
-    return ", ".join(f"{name} {pin}" for name, _, pin in pins if name in {"torch", "fbgemm-gpu-cpu", "torchrec"})
+    pins = (line.partition("==") for line in _requirements(name).read_text().splitlines())
+    return ", ".join(f"{package} {pin}" for package, _, pin in pins if package in SHOWN)
+
+
+def _requirements(name: str) -> Path:
+    return Path(__file__).with_name(f"{name}.txt")

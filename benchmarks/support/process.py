@@ -14,9 +14,11 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from benchmarks.support.commands import SLOW_SECONDS
-from benchmarks.support.peers import CHECKOUT, peers_python
+from benchmarks.support.peers import CHECKOUT, FRAMEWORKS, STORES, peers_python
 
 ANSWER_SECONDS = 600
+# Kinds of processes that run in an environment of their own.
+ENVIRONMENTS = {"torch": FRAMEWORKS, "stores": STORES}
 TOLERANCE = 1e-4
 
 CellType = TypeVar("CellType")
@@ -65,7 +67,7 @@ class Process:
         environment: Mapping[str, str],
     ) -> None:
         self.kind = kind
-        python = peers_python() if kind == "torch" else Path(sys.executable)
+        python = peers_python(ENVIRONMENTS[kind]) if kind in ENVIRONMENTS else Path(sys.executable)
         self._process = subprocess.Popen(
             [str(python), "-m", module, kind, str(num_threads)],
             cwd=CHECKOUT,

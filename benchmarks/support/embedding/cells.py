@@ -95,10 +95,10 @@ def _both(tables: TableShape, batch_size: int, hotness: int) -> Iterator[Cell]:
         yield Cell(tables, batch_size, hotness, distribution)
 
 
-def make_ids(cell: Cell) -> np.ndarray:
-    """Returns the ids of all batches, int64 [K, F, B, H]."""
+def make_ids(cell: Cell, num_batches: int | None = None) -> np.ndarray:
+    """Returns the ids of all batches, or of another number of them: int64 [K, F, B, H]."""
     random = np.random.default_rng(2024)
-    shape = (cell.num_batches, cell.tables.num_tables, cell.batch_size, cell.hotness)
+    shape = (num_batches or cell.num_batches, cell.tables.num_tables, cell.batch_size, cell.hotness)
     rows = cell.tables.rows
     if cell.distribution == "uniform":
         return random.integers(0, rows, shape)

@@ -1,0 +1,111 @@
+"""The parts of the engine's benchmark that a wrong figure could come from."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.support.embedding.cells import Cell, TableShape
+from benchmarks.support.engine.c_stores import STORES, CStore, StoreMissingError
+from benchmarks.support.engine.candidate import row_numbers
+from benchmarks.support.engine.dataset import NUM_FEATURES, Dataset, make_dataset
+from benchmarks.support.engine.page_cache import drop, warm
+from benchmarks.support.engine.report import COLD, HOT, NEW, Place, Timing, aims_sheet, sheets
+
+TABLES = TableShape(NUM_FEATURES, 70, 16, training=False)
+WHOSE_TIME = dict.fromkeys((HOT, COLD, NEW), "Rankhouse map")
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    made = Dataset(tmp_path_factory.mktemp("tables"), TABLES, (0.1, 0.2))
+    make_dataset(made, lambda text: None)
+    return made
+
+
+@pytest.mark.parametrize("num_deltas", [0, 1, 2])
+def test_versions_hold_what_is_expected_of_lookups(dataset: Dataset, num_deltas: int) -> None:
+    version = dataset.version(num_deltas)
+    ids = np.arange(TABLES.rows)
+    expected = dataset.expected(np.tile(ids, (NUM_FEATURES, 1)), num_deltas)
+    found = np.concatenate([version.rows(table.name, ids) for table in version.tables], axis=1)
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_each_delta_changes_its_share(dataset: Dataset) -> None:
+    expected = [dataset.expected(np.tile(np.arange(TABLES.rows), (NUM_FEATURES, 1)), count) for count in range(3)]
+    for number, share in enumerate(dataset.shares, start=1):
+        changed = (expected[number] != expected[number - 1]).any(axis=1)
+        assert len(dataset.changed(3, number)) == int(share * TABLES.rows)
+        assert changed.sum() >= int(share * TABLES.rows)
+
+
+def test_the_file_of_rows_has_them_table_after_table(dataset: Dataset) -> None:
+    ids = np.array([[[69, 0]] * NUM_FEATURES])
+    numbers = row_numbers(ids, TABLES.rows)
+    rows = np.fromfile(dataset.rows_file, np.float32).reshape(-1, TABLES.dim)
+    assert len(rows) == NUM_FEATURES * TABLES.rows
+    np.testing.assert_array_equal(rows[numbers[0]].reshape(2, -1), dataset.expected(ids[0], 0))
+
+
+def store(name: str, package: str, dataset: Dataset) -> CStore:
+    try:
+        return CStore(name, package, dataset)
+    except StoreMissingError as exc:
+        pytest.skip(str(exc))
+
+
+@pytest.mark.parametrize(("name", "package"), STORES)
+def test_stores_give_the_rows(dataset: Dataset, name: str, package: str) -> None:
+    made = store(name, package, dataset)
+    made.build()
+    made.build()
+    ids = np.random.default_rng(1).integers(0, TABLES.rows, (2, NUM_FEATURES, 5))
+    warm(made.files())
+    made.open()
+    made.use(ids)
+    for batch in (1, 0):
+        made.run(batch)
+        np.testing.assert_array_equal(made.result(), dataset.expected(ids[batch], 0))
+    made.close()
+    drop(made.files())
+
+
+@pytest.mark.parametrize(("name", "package"), STORES)
+def test_a_store_that_is_not_there(dataset: Dataset, tmp_path: Path, name: str, package: str) -> None:
+    made = store(name, package, Dataset(tmp_path, TABLES, ()))
+    with pytest.raises(StoreMissingError, match=f"{tmp_path / name}: the store could not be opened"):
+        made.open()
+
+
+def test_a_library_that_is_not_there(dataset: Dataset) -> None:
+    with pytest.raises(
+        StoreMissingError, match="nothing cannot be compiled against, on Debian it is in libnothing-dev"
+    ):
+        CStore("nothing", "libnothing-dev", dataset)
+
+
+def test_a_file_that_is_not_there_is_not_dropped(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="missing"):
+        drop([tmp_path / "missing"])
+
+
+def test_the_report_compares_in_the_same_cell_and_state() -> None:
+    cells = [Cell(TABLES, size, 1, "zipf") for size in (64, 512)]
+    timings = [
+        Timing(Place(cells[0], HOT), "Rankhouse map", [10e-6, 20e-6, 90e-6]),
+        Timing(Place(cells[0], HOT), "LMDB, C", [120e-6]),
+        Timing(Place(cells[1], HOT), "Rankhouse map", [100e-6]),
+        Timing(Place(cells[1], HOT), "LMDB, C", [400e-6]),
+        Timing(Place(cells[0], COLD), "Rankhouse map", [1.0]),
+        Timing(Place(cells[0], COLD), "LMDB, C", [1.0]),
+    ]
+    hot, rates, cold, _ = sheets(timings, WHOSE_TIME)
+    assert hot.lines == [
+        ["2k", "16", "64", "1,664", "zipf", "20", "120 (6.00)"],
+        ["2k", "16", "512", "13,312", "zipf", "100", "400 (4.00)"],
+    ]
+    assert rates.lines[0][-2:] == ["83.2", "13.9"]
+    assert cold.lines[0][-1] == "1,000,000 (1.00)"
+    (aim,) = aims_sheet(timings).lines
+    assert aim == ["5x LMDB, both through C", "5.00", "1 of 2", "5.00", "4.00", "2k, 16, 512, 13,312, zipf"]
