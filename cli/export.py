@@ -94,17 +94,17 @@ def delta_summary(store: str, version: "Version") -> str:
     """Says what a delta that was just written holds beyond its parent, or in all where the parent cannot be read."""
     from rankhouse.embedding_cache.format.errors import FormatError
     from rankhouse.embedding_cache.format.version import VersionStore
+    from rankhouse.embedding_cache.maintenance.inventory import additions
 
     assert version.parent is not None
     try:
         parent = VersionStore(store).read(version.parent.name)
     except FormatError:  # It was collected meanwhile; the version is there, and complete without it.
         return f"a delta beyond {version.parent.name}; {version.num_bytes:,} bytes, {_rows(version)} in all"
-    known = {table.name: len(table.deltas) for table in parent.tables}
-    new = [delta for table in version.tables for delta in table.deltas[known[table.name] :]]
+    added = additions([parent, version])[-1]
     return (
-        f"{sum(delta.num_rows for delta in new):,} rows and {sum(delta.num_removed for delta in new):,} tombstones in "
-        f"{len(new)} tables beyond {parent.name}, {version.num_bytes_beyond(parent):,} bytes; {_rows(version)} in all"
+        f"{added.num_rows:,} rows and {added.num_removed:,} tombstones beyond {parent.name}, "
+        f"{added.num_bytes:,} bytes; {_rows(version)} in all"
     )
 
 

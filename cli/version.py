@@ -3,7 +3,7 @@
 import json
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
@@ -126,11 +126,8 @@ def verify(
     names = opened.names() if version in ("", "latest") else [version]
     names = names[-1:] if version == "latest" else names
     console, began = Console(highlight=False, soft_wrap=True), time.monotonic()
-    with _byte_progress("verifying", console) as progress:
-        task = progress.add_task("bytes", total=None)
-        found = verify_versions(
-            opened, names, on_bytes=lambda done, total: progress.update(task, completed=done, total=total)
-        )
+    with _byte_progress(console) as progress:
+        found = verify_versions(opened, names, on_bytes=_shown(progress, "verifying"))
     for name in names:
         state = f"sound, {_size(found.sound[name])}" if name in found.sound else "[bold red]damaged[/]"
         console.print(f"{name}: {state}")
@@ -198,15 +195,17 @@ def compact(
     console, began = Console(highlight=False, soft_wrap=True), time.monotonic()
     opened = VersionStore(store)
     old = opened.open(version, model=model, verify=False)
-    with _byte_progress("folding", console) as progress:
-        task = progress.add_task("bytes", total=None)
+    num_deltas = sum(len(table.deltas) for table in old.tables)
+    with _byte_progress(console) as progress:
         new = compact_version(
-            opened, old.name, on_bytes=lambda done, total: progress.update(task, completed=done, total=total)
+            opened,
+            old.name,
+            on_verified=_shown(progress, f"verifying {old.name}"),
+            on_bytes=_shown(progress, f"folding {_count(num_deltas, 'delta')}"),
         )
     if new.name == old.name:
         console.print(f"{old.name} has no deltas: there is nothing to fold")
         return
-    num_deltas = sum(len(table.deltas) for table in old.tables)
     console.print(
         f"[bold]{new.name}[/] of {new.model}: {_count(num_deltas, 'delta')} of {old.name} folded, "
         f"{_size(old.num_bytes)} are now {_size(new.num_bytes)}, {time.monotonic() - began:.1f} s"
@@ -222,8 +221,8 @@ def rollback(
     from rankhouse.embedding_cache.maintenance.publication import roll_back
 
     console = Console(highlight=False, soft_wrap=True)
-    with console.status(f"verifying {version}"):
-        new = roll_back(VersionStore(store), version)
+    with _byte_progress(console) as progress:
+        new = roll_back(VersionStore(store), version, on_verified=_shown(progress, f"verifying {version}"))
     console.print(f"[bold]{new.name}[/] of {new.model} has the content of {new.origin.version} and is the latest now")
 
 
@@ -332,9 +331,16 @@ def _chain_table(store: "VersionStore", version: "Version") -> Table:
     return table
 
 
-def _byte_progress(what: str, console: Console) -> Progress:
-    columns = (TextColumn(what), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+def _byte_progress(console: Console) -> Progress:
+    what = TextColumn("{task.description}")
+    columns = (what, BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+
+
+def _shown(progress: Progress, what: str) -> Callable[[int, int], None]:
+    """Gives a work of so many bytes a line, which appears when it begins."""
+    task = progress.add_task(what, total=None, visible=False)
+    return lambda done, total: progress.update(task, completed=done, total=total, visible=True)
 
 
 def _changes(num_rows: int, num_removed: int) -> str:

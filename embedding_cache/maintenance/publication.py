@@ -15,6 +15,13 @@ from rankhouse.embedding_cache.format.row_types import row_type_of
 from rankhouse.embedding_cache.format.version import SEGMENT_BYTES, Version, VersionStore
 from rankhouse.embedding_cache.format.version_record import Origin
 from rankhouse.embedding_cache.format.writing import write_whole
+from rankhouse.embedding_cache.maintenance.verification import open_verified
+
+OnBytes = Callable[[int, int], None]
+
+
+def _unheard(done: int, total: int) -> None:
+    pass
 
 
 def compact_version(
@@ -23,7 +30,8 @@ def compact_version(
     *,
     model: str | None = None,
     segment_bytes: int = SEGMENT_BYTES,
-    on_bytes: Callable[[int, int], None] = lambda done, total: None,
+    on_verified: OnBytes = _unheard,
+    on_bytes: OnBytes = _unheard,
 ) -> Version:
     """Folds a version's deltas into a new base and publishes that as a new version, in the memory of a few blocks.
 
@@ -36,6 +44,7 @@ def compact_version(
         name: The version, or "latest". It must be the newest of its model, as the new one will be.
         model: The model that it must be a version of; None takes any.
         segment_bytes: How many bytes of rows a segment may hold.
+        on_verified: Called with the bytes verified so far and in all, before rows are written; by one thread at a time.
         on_bytes: Called with the bytes of rows written so far and in all; by one thread at a time.
 
     Returns:
@@ -48,7 +57,8 @@ def compact_version(
     """
     store.read(name, model=model)  # Before the lock's file is made: there must be such a version.
     with writing(store.path):
-        version = store.open(name, model=model)  # Every byte is compared: what is copied gets a checksum of its own.
+        # Every byte is compared: what is copied gets a checksum of its own.
+        version = open_verified(store, name, model=model, on_bytes=on_verified)
         folded = [table for table in version.tables if table.deltas]
         if not folded:
             return version
@@ -74,12 +84,13 @@ def compact_version(
         return store.commit(record, version.path, check=check)
 
 
-def roll_back(store: VersionStore, name: str) -> Version:
+def roll_back(store: VersionStore, name: str, *, on_verified: OnBytes = _unheard) -> Version:
     """Publishes the content of an older version as a new one, which is the latest then; the history stays as it is.
 
     Args:
         store: The store.
         name: The older version.
+        on_verified: Called with the bytes verified so far and in all; by one thread at a time.
 
     Raises:
         VersionNotFoundError: There is no such version.
@@ -87,7 +98,7 @@ def roll_back(store: VersionStore, name: str) -> Version:
     """
     store.read(name)
     with writing(store.path):
-        version = store.open(name)
+        version = open_verified(store, name, on_bytes=on_verified)
         record = replace(version.record, origin=Origin("rollback", version.name))
         return store.commit(record, version.path, check=functools.partial(_check_copied, version))
 

@@ -1,4 +1,4 @@
-"""Verification: every byte of every version is read and compared, each shared file once."""
+"""Verification: every byte of versions is read and compared, several files at a time, each shared file once."""
 
 import os
 import threading
@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from rankhouse.embedding_cache.format.delta import check_deltas
 from rankhouse.embedding_cache.format.errors import CorruptFileError, FormatError, ManifestError
 from rankhouse.embedding_cache.format.files import FileRecord
 from rankhouse.embedding_cache.format.storage import LocalStorage, Storage
@@ -72,7 +73,7 @@ def verify_versions(
     for version in versions:
         for file in version.files().items():
             users.setdefault(file, []).append(version.name)
-    reasons = _check_files(store.storage, list(users), num_threads or min(_MOST_THREADS, os.cpu_count() or 1), on_bytes)
+    reasons = _check_files(store.storage, list(users), num_threads or _num_threads(), on_bytes)
     damages += [Damage(reason, tuple(users[file])) for file, reason in reasons.items()]
     damaged = {name for damage in damages for name in damage.versions}
     for version in versions:
@@ -81,6 +82,37 @@ def verify_versions(
             damaged.add(version.name)
     sound = {version.name: version.num_bytes for version in versions if version.name not in damaged}
     return Verification(sound, tuple(damages))
+
+
+def open_verified(
+    store: VersionStore,
+    name: str,
+    *,
+    model: str | None = None,
+    on_bytes: Callable[[int, int], None] = lambda done, total: None,
+) -> Version:
+    """Opens a version as `VersionStore.open` does, with all that it verifies, but reads several files at a time.
+
+    Args:
+        store: The store.
+        name: The version, or "latest".
+        model: The model that it must be a version of; None takes any.
+        on_bytes: Called with the bytes read so far and in all; by one thread at a time.
+
+    Raises:
+        VersionNotFoundError, ManifestError, CorruptFileError, StorageError: As `VersionStore.open` does.
+    """
+    version = store.open(name, model=model, verify=False)
+    if _check_files(LocalStorage(store.path), list(version.files().items()), _num_threads(), on_bytes):
+        # The store says what is wrong, or fetches again what is wrong in a bucket's mirror alone.
+        return store.open(version.name)
+    for table in version.tables:
+        check_deltas(store.path, table)
+    return version
+
+
+def _num_threads() -> int:
+    return min(_MOST_THREADS, os.cpu_count() or 1)
 
 
 def _check_files(

@@ -134,6 +134,15 @@ def test_old_versions_come_back_and_chains_are_folded(rclone_url: str, tmp_path:
     assert rows_in(reader.open()) == rows_in(first)
 
 
+def test_what_is_damaged_in_the_mirror_alone_is_fetched_before_it_is_folded(url: str, tmp_path: Path) -> None:
+    written = write(url, tmp_path)
+    delta = write_delta(VersionStore(url, cache=tmp_path / "writer"), tmp_path, 500.0)
+    expected = rows_in(delta)
+    path = shared_path(written.store, written.tables[0].segments[0].sha256)
+    path.write_bytes(bytes(path.stat().st_size))
+    assert rows_in(compact_version(VersionStore(url, cache=tmp_path / "writer"))) == expected
+
+
 def test_a_verification_reads_the_bucket_and_keeps_no_table(url: str, tmp_path: Path) -> None:
     written = write(url, tmp_path)
     store = VersionStore(url, cache=tmp_path / "reader")

@@ -23,6 +23,7 @@ from rankhouse.embedding_cache.format.row_types import ROW_TYPES
 from rankhouse.embedding_cache.format.shared_files import shared_path
 from rankhouse.embedding_cache.format.version import Version, VersionStore
 from rankhouse.embedding_cache.format.version_record import Origin, Parent, Source
+from rankhouse.embedding_cache.maintenance.inventory import additions
 from rankhouse.kernels.reference.rows import dequantize_rows, quantize_rows
 from tests.embedding_cache.format.small_store import (
     blocks_of,
@@ -158,9 +159,9 @@ def test_a_delta_shares_all_that_did_not_change(store: VersionStore) -> None:
     assert second.record.vocabularies == first.record.vocabularies
     assert third.tables[0].deltas[:1] == second.tables[0].deltas
     own = sum(file.bytes for file in third.manifest.files.values())
-    assert third.num_bytes_beyond(second) == own + third.tables[0].deltas[1].bytes
+    assert additions([second, third])[1].num_bytes == own + third.tables[0].deltas[1].bytes
     assert third.num_bytes == own + sum(path.stat().st_size for path in (store.path / "segments").iterdir())
-    assert third.num_bytes_beyond(third) == own
+    assert additions([third, third])[1].num_bytes == own
 
 
 def test_deltas_on_one_parent_do_not_touch_each_other(store: VersionStore, tmp_path: Path) -> None:

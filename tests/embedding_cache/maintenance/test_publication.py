@@ -112,6 +112,16 @@ def test_folding_tells_how_far_it_is(store: VersionStore, tmp_path: Path) -> Non
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
 
 
+def test_both_tell_how_much_they_have_verified(store: VersionStore, tmp_path: Path) -> None:
+    last = write_chain(store, tmp_path / "parts")[-1]
+    for publish in (roll_back, compact_version):
+        seen: list[tuple[int, int]] = []
+        publish(store, last.name, on_verified=lambda done, total, seen=seen: seen.append((done, total)))
+        assert seen[-1] == (last.num_bytes, last.num_bytes)
+        assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+        last = store.open()
+
+
 def test_rolls_back_to_an_older_version(store: VersionStore, tmp_path: Path) -> None:
     chain = write_chain(store, tmp_path / "parts")
     for old in chain:
