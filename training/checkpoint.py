@@ -7,7 +7,7 @@ share.
 
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from rankhouse.training.checkpoint_files import (
     incomplete_checkpoints,
     step_folder,
 )
+from rankhouse.training.data.fit import Fit
 from rankhouse.training.distributed_embedding import DistributedEmbedding, TableShard
 from rankhouse.training.errors import CheckpointError, TrainingError
 from rankhouse.training.optimizers import Optimizer
@@ -72,7 +73,7 @@ def save_checkpoint(
     ranks: Ranks,
     step: int,
     document: Mapping[str, Any],
-    vocabularies: Sequence[str] = (),
+    fit: Fit | None = None,
     keep: int | None = None,
 ) -> Path:
     """Saves a run's state; collective. A step that was saved already is left as it is.
@@ -83,7 +84,7 @@ def save_checkpoint(
         ranks: The ranks that train.
         step: The number of training steps that the run has done, at least 0.
         document: What else to keep: epoch, seed, metrics; JSON values, the same on all ranks.
-        vocabularies: The SHA-256 of each vocabulary layer of the dataset, base first.
+        fit: What inputs stand for in the dataset; None where nobody will go on from the checkpoint.
         keep: How many of the latest checkpoints to keep, at least 1; None keeps all.
 
     Returns:
@@ -106,7 +107,7 @@ def save_checkpoint(
         **_manifest(state, ranks, document),
         "step": step,
         "lineage": lineage,
-        "vocabularies": list(vocabularies),
+        **(fit.document() if fit is not None else {}),
     }
     together(ranks, lambda: _commit(folder, manifest, written, keep), only_rank=0, name="checkpoint_commit")
     state.lineage[:] = lineage

@@ -15,7 +15,8 @@ each, itself last. Iterations never restart, also when a new run goes on from a 
 the state from which training went on is no part of the lineage. So if a checkpoint is in the lineage of another, the
 rows in which they differ are among `touched_since` the first one's iterations.
 
-Checkpoints of releases that did not note all this have an id, a lineage of their own alone, and all rows touched.
+Checkpoints of releases that did not note all this have an id and a lineage of their own alone. Where training goes on
+from one, all its rows count as written by the iteration that it has.
 """
 
 import hashlib
@@ -32,6 +33,7 @@ import numpy.typing as npt
 from rankhouse.embedding_cache.format.errors import CorruptFileError, FormatError
 from rankhouse.embedding_cache.format.files import MANIFEST_NAME, FileRecord, check_content, read_manifest
 from rankhouse.embedding_cache.format.tensors import read_tensors
+from rankhouse.training.data.fit import Fit
 from rankhouse.training.errors import CheckpointError
 
 KIND = "checkpoint"
@@ -80,8 +82,7 @@ class Checkpoint:
         step: The number of training steps that its run has done.
         id: 32 random hexadecimal digits.
         lineage: (id, iterations) of the checkpoints that led to it, oldest first, and of itself.
-        vocabularies: The SHA-256 of each vocabulary layer of the dataset that it was trained with, base first; empty in
-            checkpoints of older releases.
+        fit: What inputs stood for when it was trained; None in checkpoints of older releases.
         tables: The tables by name.
         row_ranges: The pieces of all tables.
         document: What the trainer kept beside the weights.
@@ -93,7 +94,7 @@ class Checkpoint:
     step: int
     id: str
     lineage: tuple[tuple[str, int], ...]
-    vocabularies: tuple[str, ...]
+    fit: Fit | None
     tables: Mapping[str, CheckpointTable]
     row_ranges: tuple[RowRange, ...]
     document: Mapping[str, Any]
@@ -119,14 +120,14 @@ class Checkpoint:
             lineage = document.get("lineage", [[manifest.sha256[:32], iterations]])
             lineage = tuple((name, int(iteration)) for name, iteration in lineage)
             identifier = lineage[-1][0]
-            vocabularies = tuple(document.get("vocabularies", ()))
+            fit = Fit.parse(document) if "features" in document else None
         except FormatError as exc:
             raise CheckpointError(str(exc)) from exc
         except (KeyError, IndexError, TypeError, ValueError) as exc:
             raise CheckpointError(
                 f"{path / MANIFEST_NAME}: lacks or mangles {exc}; it is not a checkpoint of ours"
             ) from exc
-        return cls(path, step, identifier, lineage, vocabularies, tables, ranges, training, document, manifest.files)
+        return cls(path, step, identifier, lineage, fit, tables, ranges, training, document, manifest.files)
 
     @property
     def iterations(self) -> int:
@@ -180,10 +181,16 @@ class Checkpoint:
         They are those that may differ from what they were in the checkpoint of the lineage that has these iterations.
 
         Raises:
-            CheckpointError: The table is unknown, or a file was altered.
+            CheckpointError: The table is unknown, a file was altered, or the checkpoint is of an older release, which
+                did not note it.
         """
         if TOUCHED not in self._table(table, WEIGHTS).arrays:
-            return np.arange(self.tables[table].num_rows if self.iterations > step else 0)
+            if self.iterations <= step:
+                return np.empty(0, np.int64)
+            raise CheckpointError(
+                f"{self.path} was saved by an older release, which did not note when a row was last written; export "
+                "it in full, without --delta"
+            )
         touched = [block.start + np.flatnonzero(block.rows > step) for block in self.rows(table, TOUCHED)]
         return np.concatenate([np.empty(0, np.int64), *touched])
 

@@ -1,7 +1,8 @@
 """Whether a version can be the parent of a delta: what is checked before any row is read."""
 
+from rankhouse.embedding_cache.format.transform import read_features
 from rankhouse.embedding_cache.format.version import Version
-from rankhouse.training.continuation import vocabulary_checksums
+from rankhouse.training.data.fit import Fit
 from rankhouse.training.errors import ExportError
 from rankhouse.training.trained_model import TrainedModel
 
@@ -13,7 +14,7 @@ def check_parent(trained: TrainedModel, parent: Version) -> int:
         The optimizer's iteration up to which the version has what the checkpoint has.
 
     Raises:
-        ExportError: It did not, or ids stand for other values; the message says what to do.
+        ExportError: It did not, or inputs stand for other values; the message says what to do.
     """
     _check_shape(trained, parent)
     lineage, source = dict(trained.checkpoint.lineage), parent.source
@@ -30,7 +31,7 @@ def check_parent(trained: TrainedModel, parent: Version) -> int:
             f"not known; export a run that did (`rankhouse train --from` goes on from {source.run!r}), name the "
             "version that it did go on from with --parent, or export in full, without --delta"
         )
-    _check_vocabularies(trained, parent)
+    _check_fit(trained, parent)
     return lineage[source.checkpoint]
 
 
@@ -54,14 +55,11 @@ def _check_shape(trained: TrainedModel, parent: Version) -> None:
             )
 
 
-def _check_vocabularies(trained: TrainedModel, parent: Version) -> None:
-    found = vocabulary_checksums(trained.dataset)
-    expected = [layer.sha256 for layer in parent.record.vocabularies]
-    for number, checksum in enumerate(expected):
-        if found[number : number + 1] != (checksum,):
-            is_now = f"is {found[number][:8]}" if number < len(found) else "is missing"
-            raise ExportError(
-                f"{trained.dataset.path} does not extend the vocabularies of version {parent.name}: layer {number} "
-                f"{is_now}, was {checksum[:8]}, so ids would stand for other values; give the run the dataset that it "
-                "was trained on, or export in full, without --delta"
-            )
+def _check_fit(trained: TrainedModel, parent: Version) -> None:
+    expected = Fit(read_features(parent.path), tuple(layer.sha256 for layer in parent.record.vocabularies))
+    if difference := trained.dataset.fit.difference(expected):
+        raise ExportError(
+            f"{trained.dataset.path} does not extend the fit of version {parent.name}: {difference}; so inputs would "
+            "stand for other values: give the run the dataset that it was trained on, or export in full, without "
+            "--delta"
+        )

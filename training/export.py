@@ -29,7 +29,8 @@ from rankhouse.embedding_cache.format.records import FeatureContent
 from rankhouse.embedding_cache.format.transform import CompiledTransform
 from rankhouse.embedding_cache.format.version import Version, VersionStore
 from rankhouse.embedding_cache.format.version_record import Source
-from rankhouse.training.continuation import check_same_vocabularies, vocabulary_checksums
+from rankhouse.training.continuation import check_same_fit
+from rankhouse.training.data.prepared import PreparedDataset
 from rankhouse.training.delta_parent import check_parent
 from rankhouse.training.errors import ExportError
 from rankhouse.training.onnx_export import OnnxScorer, write_onnx
@@ -80,7 +81,7 @@ def export_version(
     """
     trained = load_trained_model(run, checkpoint=checkpoint)
     dataset = trained.dataset
-    check_same_vocabularies(trained.checkpoint, dataset, vocabulary_checksums(dataset))
+    check_same_fit(trained.checkpoint, dataset)
     metrics, row_types = _metrics(trained), dict.fromkeys(dataset.tables, row_type)
     rows = ServedRows(trained.checkpoint, dataset, row_types, metrics=metrics, on_bytes=on_bytes)
     metrics |= _auc_metrics(trained, rows, max_auc_loss)
@@ -96,7 +97,7 @@ def export_version(
             metrics=metrics,
             source=_source(trained),
         )
-        return VersionStore(store).write(content, check=check_golden)
+        return VersionStore(store).write(content, check=functools.partial(_check, dataset))
 
 
 def export_delta(
@@ -148,8 +149,21 @@ def export_delta(
             golden=parts.golden,
             metrics=metrics,
             source=_source(trained),
+            # The base alone is large, and nothing of it but its number of rows is needed here; the others are verified.
+            noted_layers=trained.dataset.layer_records[:1],
         )
-        return versions.write_delta(content, over, check=check_golden)
+        return versions.write_delta(content, over, check=functools.partial(_check, trained.dataset))
+
+
+def _check(dataset: PreparedDataset, version: Version) -> None:
+    """Checks a version before it appears, against its dataset and by its own golden requests."""
+    for number, (found, noted) in enumerate(zip(version.record.vocabularies, dataset.layer_records, strict=True)):
+        if found != noted:
+            raise ExportError(
+                f"{dataset.layers[number]} was altered since the dataset was made: expected SHA-256 {noted.sha256}, "
+                f"found {found.sha256}; restore it from another copy, or preprocess again"
+            )
+    check_golden(version)
 
 
 def check_golden(version: Version) -> None:

@@ -66,8 +66,8 @@ def prepare(data: Path, *, spec: str | Path | None, folder: Path, say: Say, exte
 def _fingerprint(data: Path, spec: FeatureSpec, known: PreparedDataset | None) -> str:
     stats = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in find_files(data)]
     # All layers: one in which nothing changed is the same over any other.
-    fit = [known.path / JSON_NAME, *known.layers] if known is not None else []
-    checksums = [file_record(file).sha256 for file in fit]
+    fit = [file_record(known.path / JSON_NAME), *known.layer_records] if known is not None else []
+    checksums = [record.sha256 for record in fit]
     return hashlib.sha256(json.dumps([stats, spec.document(), *checksums]).encode()).hexdigest()[:8]
 
 

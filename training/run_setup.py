@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rankhouse.training.checkpoint_files import Checkpoint
 from rankhouse.training.config import Config, load_recipe, override
-from rankhouse.training.continuation import check_continues, source_checkpoint, source_recipe, vocabulary_checksums
+from rankhouse.training.continuation import check_continues, source_checkpoint, source_recipe
 from rankhouse.training.data.prepared import PreparedDataset
 from rankhouse.training.errors import ConfigError
 from rankhouse.training.run_folder import RunFolder
@@ -101,8 +101,7 @@ def _with_source(config: Config, folder: Path, source: Path | None) -> Config:
             f"{folder} cannot go on from its own checkpoint {checkpoint}: name the new run with --run, or go on with "
             "this one with --resume"
         )
-    dataset = PreparedDataset.open(config.data.path)
-    check_continues(Checkpoint.open(checkpoint), config, dataset, vocabulary_checksums(dataset))
+    check_continues(Checkpoint.open(checkpoint), config, PreparedDataset.open(config.data.path))
     return dataclasses.replace(config, training=dataclasses.replace(config.training, continue_from=str(checkpoint)))
 
 

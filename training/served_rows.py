@@ -33,7 +33,7 @@ class ServedRows:
         metrics: dict[str, Any],
         on_bytes: Callable[[int, int], None],
     ) -> None:
-        """Names what to read; nothing is read yet.
+        """Names what to read; no row is read yet.
 
         Args:
             checkpoint: The checkpoint.
@@ -45,8 +45,10 @@ class ServedRows:
 
         Raises:
             ContentError: There is no such row type.
+            FormatError: The compiled transform is damaged.
         """
         self._checkpoint, self._dataset = checkpoint, dataset
+        self._vocabularies = dataset.transform().vocabularies
         self._row_types = {table: row_type_of(name) for table, name in row_types.items()}
         self._progress = ByteProgress(on_bytes)
         self._errors = _RowErrors(metrics)
@@ -93,17 +95,17 @@ class ServedRows:
         """
         info, row_type = self._dataset.tables[table], self._row_types[table]
         # An id without a value was served as zeros; its row has to come with its new value, also if no step wrote it.
-        given = self._dataset.transform().vocabularies.given_since(table, num_layers)
+        given = self._vocabularies.given_since(table, num_layers)
         new = np.union1d(given, np.arange(num_known, info.num_rows))
         changed = np.union1d(self._checkpoint.touched_since(table, since), new)
-        is_free = np.isin(changed, self._free_ids(table), assume_unique=True)
+        is_free = np.isin(changed, self._vocabularies.free_ids(table), assume_unique=True)
         ids = changed[~is_free]
         self._progress.expect(len(ids) * row_type.row_bytes(info.dim))
         blocks = self._consumed(table, self._gathered(table, ids))
         return TableDelta(table, info.num_rows, ids, blocks, removed=changed[is_free])
 
     def _streamed(self, table: str) -> Iterator[tuple[Ids, Rows]]:
-        free = self._free_ids(table)
+        free = self._vocabularies.free_ids(table)
         for block in self._checkpoint.stream(table, num_rows=self._block_rows(table)):
             ids, rows = np.arange(block.start, block.start + len(block.rows)), block.rows
             inside = free[slice(*np.searchsorted(free, (ids[0], ids[-1] + 1)))]
@@ -130,10 +132,6 @@ class ServedRows:
     def _encode(self, table: str, ids: Ids, rows: Rows) -> npt.NDArray[Any]:
         (block,) = encoded([rows], self._row_types[table], table=table, row_of=lambda place: int(ids[place]))
         return block
-
-    def _free_ids(self, table: str) -> Ids:
-        # A fit gives a value to every id.
-        return self._dataset.free_ids(table) if len(self._dataset.layers) > 1 else np.empty(0, np.int64)
 
     def _block_rows(self, table: str) -> int:
         return max(1, _BLOCK_BYTES // (4 * self._dataset.tables[table].dim))

@@ -14,10 +14,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from rankhouse.training.checkpoint import continue_checkpoint, load_checkpoint, save_checkpoint, together
+from rankhouse.training.checkpoint import continue_checkpoint, load_checkpoint, save_checkpoint
 from rankhouse.training.checkpoint_files import Checkpoint
 from rankhouse.training.clipping import clipping_scale, owned_squared_norm
-from rankhouse.training.continuation import check_continues, check_same_vocabularies, vocabulary_checksums
+from rankhouse.training.continuation import check_continues, check_same_fit
 from rankhouse.training.data.loader import BatchLoader
 from rankhouse.training.data.prepared import PreparedDataset
 from rankhouse.training.data.rows import Batch
@@ -63,9 +63,7 @@ class Trainer:
         self.config = run.config
         self.dataset = PreparedDataset.open(run.dataset)
         self.loader = self._open_split(self.config.data.train_split, shuffle=self.config.data.shuffle)
-        self.vocabularies: list[str] = together(
-            ranks, lambda: list(vocabulary_checksums(self.dataset)), only_rank=0, name="vocabularies"
-        )[0]
+        self.fit = self.dataset.fit
         start = run.latest_checkpoint or self.config.training.continue_from
         initial_rows = (
             {name: table.initial_rows for name, table in Checkpoint.open(start).tables.items()} if start else {}
@@ -161,7 +159,7 @@ class Trainer:
             ranks=self.ranks,
             step=self.position.step,
             document={"position": asdict(self.position), "order": self._order()},
-            vocabularies=self.vocabularies,
+            fit=self.fit,
             keep=self.config.training.keep_checkpoints,
         )
         log.info("step %d: saved %s in %.1f s", self.position.step, folder, time.perf_counter() - start)
@@ -171,7 +169,7 @@ class Trainer:
         if latest is None:
             self._continue()
             return Position()
-        check_same_vocabularies(Checkpoint.open(latest), self.dataset, self.vocabularies)
+        check_same_fit(Checkpoint.open(latest), self.dataset)
         document = load_checkpoint(latest, self.model.state, ranks=self.ranks).document
         for key, value in self._order().items():
             if document["order"][key] != value:
@@ -187,8 +185,7 @@ class Trainer:
         if not source:
             return
         checkpoint = Checkpoint.open(source)
-        check_continues(checkpoint, self.config, self.dataset, self.vocabularies)
-        freed = self.dataset.freed_since(len(checkpoint.vocabularies))
+        freed = self.dataset.freed_since(check_continues(checkpoint, self.config, self.dataset))
         continue_checkpoint(source, self.model.state, ranks=self.ranks, freed=freed)
 
     def _order(self) -> dict[str, Any]:

@@ -67,11 +67,10 @@ def golden_requests(
         DatasetError: The dataset has no held-out split, or no raw rows of it.
     """
     split = trained.run.config.data.valid_split
-    rows = load_raw_sample(trained.dataset.path / split)[:num_rows]
+    folder = trained.dataset.split_folder(split)
+    rows = load_raw_sample(folder)[:num_rows]
     if not rows:
-        raise DatasetError(
-            f"{trained.dataset.path / split} has no raw rows to make golden requests of; preprocess again"
-        )
+        raise DatasetError(f"{folder} has no raw rows to make golden requests of; preprocess again")
     (batch,) = _held_out(trained, num_rows=len(rows), batch_size=len(rows))
     (scores,) = _scores(trained, batch, as_served)
     return [

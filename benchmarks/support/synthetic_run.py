@@ -12,7 +12,6 @@ from rankhouse.embedding_cache.format.transform import CompiledTransform
 from rankhouse.embedding_cache.format.vocabulary import FIRST_KNOWN_ID, Vocabularies
 from rankhouse.training.checkpoint import save_checkpoint
 from rankhouse.training.config import load_recipe
-from rankhouse.training.continuation import vocabulary_checksums
 from rankhouse.training.data.feature_spec import CategoricalFeature, ContinuousFeature, FeatureSpec
 from rankhouse.training.data.prepared import SPEC_NAME, PreparedDataset, Split, SplitFile, TableInfo
 from rankhouse.training.data.raw_sample import save_raw_sample
@@ -45,14 +44,14 @@ def make_run(folder: Path, *, num_rows: int, touched: Sequence[float]) -> tuple[
     run = RunFolder.create(folder / "run", load_recipe("dlrm", overrides=overrides))
     ranks, random = Ranks(0, 1), np.random.default_rng(1)
     model = RankingModel.build(run.config, dataset, ranks=ranks)
-    step, state, layers = make_train_step(model), model.state, vocabulary_checksums(dataset)
+    step, state = make_train_step(model), model.state
     checkpoints = []
     for number, share in enumerate((0.0, *touched)):
         if number:
             batch = _batch(dataset, share, random)
             step(batch, batch.num_samples, False)
         checkpoints.append(
-            save_checkpoint(run.checkpoints, state, ranks=ranks, step=number, document={}, vocabularies=layers)
+            save_checkpoint(run.checkpoints, state, ranks=ranks, step=number, document={}, fit=dataset.fit)
         )
     return run, checkpoints
 

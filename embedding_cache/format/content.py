@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rankhouse.embedding_cache.format.files import FileRecord
 from rankhouse.embedding_cache.format.golden import GoldenRequest
 from rankhouse.embedding_cache.format.records import FeatureContent, TableContent, TableDelta
 from rankhouse.embedding_cache.format.version_record import EXPORTED, Origin, Source
@@ -52,6 +53,8 @@ class DeltaContent:
         golden: As in `VersionContent`.
         metrics: As in `VersionContent`.
         source: As in `VersionContent`.
+        noted_layers: What the caller knows of the first layers of the transform's vocabularies; those of them that the
+            parent has are not read.
     """
 
     dense: Path | None
@@ -61,3 +64,4 @@ class DeltaContent:
     golden: Sequence[GoldenRequest] = ()
     metrics: Mapping[str, Any] = field(default_factory=dict)
     source: Source | None = None
+    noted_layers: Sequence[FileRecord] = ()

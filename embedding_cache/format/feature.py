@@ -1,7 +1,8 @@
 """A feature as raw rows carry it and as the compiled transform treats it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 Kind = Literal["continuous", "categorical"]
 RawType = Literal["int64", "float64", "text"]
@@ -51,3 +52,13 @@ class Feature:
     table: str | None = None
     dim: int | None = None
     combiner: str | None = None
+
+    @classmethod
+    def parse(cls, entry: Mapping[str, Any]) -> "Feature":
+        """Reads a feature as it stands in JSON.
+
+        Raises:
+            KeyError, TypeError: A key is missing or unknown.
+        """
+        steps = entry["steps"]
+        return cls(**{**entry, "steps": None if steps is None else DenseSteps(**steps)})

@@ -169,7 +169,7 @@ class CompiledTransform:
             if layers is not None and "layers" in document and len(layers) != len(paths):
                 raise TransformError(f"{path}: has {len(paths)} layers of vocabularies, was given {len(layers)}")
             tensors = [read_tensors(layer) for layer in (paths if layers is None else layers)]
-            features = [_feature_from(entry) for entry in document["features"]]
+            features = [Feature.parse(entry) for entry in document["features"]]
             return cls(features, Vocabularies.from_parts(document["vocabularies"], tensors))
         except (OSError, KeyError, TypeError) as exc:
             raise TransformError(f"{path}: is no compiled transform ({type(exc).__name__}: {exc})") from exc
@@ -194,6 +194,20 @@ def layer_files(directory: Path | str) -> tuple[Path, ...]:
         raise TransformError(f"{path}: is no compiled transform ({type(exc).__name__}: {exc})") from exc
 
 
+def read_features(directory: Path | str) -> tuple[Feature, ...]:
+    """Reads the features of a compiled transform in a folder; its vocabularies are not looked at.
+
+    Raises:
+        TransformError: `transform.json` is missing or has no features.
+        ManifestError: `transform.json` is malformed, of another kind, or made by a newer release.
+    """
+    path = Path(directory) / JSON_NAME
+    try:
+        return tuple(map(Feature.parse, _read_document(path)["features"]))
+    except (OSError, KeyError, TypeError) as exc:
+        raise TransformError(f"{path}: is no compiled transform ({type(exc).__name__}: {exc})") from exc
+
+
 def _read_document(path: Path) -> dict[str, Any]:
     document = read_json(path, path.read_bytes())
     check_format(path, document, "transform")
@@ -215,11 +229,6 @@ def _link(source: Path, target: Path) -> None:
     except OSError:
         # Another file system, or one that knows no links.
         shutil.copyfile(source, target)
-
-
-def _feature_from(entry: Mapping[str, Any]) -> Feature:
-    steps = entry["steps"]
-    return Feature(**{**entry, "steps": DenseSteps(**steps) if steps is not None else None})
 
 
 def _check(features: Sequence[Feature], vocabularies: Vocabularies) -> None:

@@ -179,11 +179,6 @@ class Version:
             f"{self.origin.action!r}); export a trained model"
         )
 
-    def num_bytes_beyond(self, other: "Version") -> int:
-        """The size of the files that it needs beside another version's: what a delta costs beyond its parent."""
-        shared = set(self.record.shared_files) - set(other.record.shared_files)
-        return sum(file.bytes for file in (*self.manifest.files.values(), *shared))
-
     def table_rows(self, table: str) -> TableRows:
         """Maps a table's files into memory.
 
@@ -392,7 +387,9 @@ class VersionStore:
             if self.read(parent.name).manifest.sha256 != parent.manifest.sha256:
                 raise ContentError(f"{parent.path}: is another version than the one in {self.path}; open it there")
             before = parent.record.vocabularies or (parent.manifest.files[TENSORS_NAME],)
-            vocabularies = write_vocabularies(self.path, content.transform, known=parent.record.vocabularies)
+            vocabularies = write_vocabularies(
+                self.path, content.transform, known=parent.record.vocabularies, noted=content.noted_layers
+            )
             if vocabularies[: len(before)] != before:
                 raise ContentError(
                     f"{content.transform}: its vocabularies do not continue those of {parent.name}, so ids may stand "

@@ -1,5 +1,6 @@
 """The parts of a new version: its tables, its vocabularies, and the files that belong to it alone."""
 
+import itertools
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
@@ -64,19 +65,23 @@ def write_deltas(
         return tuple(writes[parent.name].result() if parent.name in writes else parent for parent in parents)
 
 
-def write_vocabularies(store: Path, transform: Path, *, known: Sequence[FileRecord]) -> tuple[FileRecord, ...]:
+def write_vocabularies(
+    store: Path, transform: Path, *, known: Sequence[FileRecord], noted: Sequence[FileRecord] = ()
+) -> tuple[FileRecord, ...]:
     """Takes in the layers of a compiled transform's vocabularies.
 
     Args:
         store: The store's folder.
         transform: The transform's folder.
         known: Layers that the store holds already.
+        noted: What is known of the first layers of the transform; those that the store holds are not read.
 
     Raises:
         CorruptFileError: A layer is missing.
         FormatError: The transform is malformed.
     """
-    return tuple(take_in(store, layer, known=known) for layer in layer_files(transform))
+    shared = tuple(itertools.takewhile(lambda record: record in known, noted))
+    return shared + tuple(take_in(store, layer, known=known) for layer in layer_files(transform)[len(shared) :])
 
 
 def put_files(

@@ -9,7 +9,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rankhouse.embedding_cache.format.feature import DenseSteps, Feature
-from rankhouse.embedding_cache.format.files import file_record
 from rankhouse.embedding_cache.format.raw import RawBatch
 from rankhouse.embedding_cache.format.transform import CompiledTransform, layer_files
 from rankhouse.embedding_cache.format.vocabulary import REMOVED, TableChange, TextValues, Vocabularies
@@ -106,8 +105,7 @@ def write_dataset(
     shared = layer_files(extends) if extends is not None else ()
     transform.save(folder, shared=shared)
     tables = {name: TableInfo(num_rows, 4) for name, num_rows in transform.vocabularies.num_rows.items()}
-    layer = file_record(shared[-1]).sha256 if shared else None
-    PreparedDataset(folder, SPEC, splits, tables, parent_layer=layer).commit()
+    PreparedDataset(folder, SPEC, splits, tables).commit()
     return folder
 
 

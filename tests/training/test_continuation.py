@@ -2,16 +2,18 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from rankhouse.embedding_cache.format.feature import DenseSteps, Feature
 from rankhouse.embedding_cache.format.files import MANIFEST_NAME
-from rankhouse.embedding_cache.format.tensors import write_tensors
 from rankhouse.training.checkpoint_files import Checkpoint, complete_checkpoints
 from rankhouse.training.errors import CheckpointError, ConfigError
 from rankhouse.training.initializers import table_key, uniform_rows
@@ -99,8 +101,10 @@ def test_the_lineage_and_the_notes_go_on(parent: RunFolder, child: RunFolder) ->
     assert after.lineage[: len(before.lineage)] == before.lineage
     assert [iterations for _, iterations in after.lineage] == [7, 10, 17, 20]
     assert (after.step, after.iterations) == (10, 20)
-    assert len(after.vocabularies) == 2
-    assert after.vocabularies[:1] == before.vocabularies
+    assert after.fit is not None
+    assert before.fit is not None
+    assert len(after.fit.vocabularies) == 2
+    assert after.fit.vocabularies[:1] == before.fit.vocabularies
     for table, num_rows in GROWN.items():
         touched = after.touched_since(table, before.iterations)
         both = np.arange(TABLE_ROWS[table])
@@ -183,23 +187,43 @@ def test_the_recipe_is_the_parents_unless_another_is_named(tmp_path: Path, paren
 
 def test_other_vocabularies_are_refused(tmp_path: Path, parent: RunFolder, child: RunFolder, yesterday: Path) -> None:
     other = write_tiny_dataset(tmp_path / "other", table_rows=GROWN, freed=[{}])
-    with pytest.raises(CheckpointError, match=r"layer 1, transform\.1\.safetensors, is \w{8} and was \w{8}.*--extend"):
+    with pytest.raises(CheckpointError, match=r"layer 1 of the vocabularies is \w{8}, was \w{8}.*--extend"):
         new_run(tmp_path / "run", data=other, source=child.path)
-    with pytest.raises(CheckpointError, match="it has 1 layers, the checkpoint was trained with 2"):
+    with pytest.raises(CheckpointError, match=r"layer 1 of the vocabularies is missing, was \w{8}"):
         new_run(tmp_path / "run", data=yesterday, source=child.path)
-    write_tensors(other / "transform.safetensors", {"number": np.array([5])})
-    with pytest.raises(CheckpointError, match=r"layer 0, transform\.safetensors, is \w{8} and was \w{8}"):
-        new_run(tmp_path / "run", data=other, source=parent.path)
+    another = write_tiny_dataset(tmp_path / "another", table_rows=GROWN, freed=[FREED], base=5)
+    with pytest.raises(CheckpointError, match=r"layer 0 of the vocabularies is \w{8}, was \w{8}"):
+        new_run(tmp_path / "run", data=another, source=parent.path)
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_is_not_resumed_with_other_vocabularies(tmp_path: Path, yesterday: Path) -> None:
-    data = write_tiny_dataset(tmp_path / "data")
+def normalized(mean: float, std: float = 2.0) -> Feature:
+    return Feature("age", "continuous", "float64", steps=DenseSteps(mean=mean, std=std))
+
+
+@pytest.mark.parametrize(
+    ("refitted", "message"),
+    [
+        ({"features": [normalized(1.5)]}, "feature 'age' has mean 1.5, had 1.25"),
+        ({"features": [normalized(1.25, std=3.0)]}, "feature 'age' has std 3.0, had 2.0"),
+        ({"features": []}, "features are , were age"),
+        ({"features": [normalized(1.25)], "base": 5}, r"layer 0 of the vocabularies is \w{8}, was \w{8}"),
+        ({"features": [normalized(1.25)], "freed": [{}]}, "its vocabularies have 2 layers, had 1"),
+    ],
+)
+def test_a_dataset_that_was_fitted_again_is_refused(tmp_path: Path, refitted: dict[str, Any], message: str) -> None:
+    """Also where the vocabularies stayed the same: other statistics make other inputs of the same values."""
+    data = write_tiny_dataset(tmp_path / "data", features=[normalized(1.25)])
     run = new_run(tmp_path / "run", recipe="dlrm", data=data, settings=[*SETTINGS, "training.max_steps=1"])
     train(run)
-    write_tensors(data / "transform.safetensors", {"number": np.array([5])})
-    with pytest.raises(CheckpointError, match=r"was saved with other vocabularies than .*start another one"):
+    assert new_run(tmp_path / "next", data=data, source=run.path).dataset == data
+    shutil.rmtree(data)
+    write_tiny_dataset(data, **refitted)
+    with pytest.raises(CheckpointError, match=f"was trained on another fit than .* has now: {message}.*with --from"):
         Trainer(run, ranks=Ranks(0, 1))
+    if "freed" not in refitted:
+        with pytest.raises(CheckpointError, match=f"does not extend the dataset .*: {message}.*--extend"):
+            new_run(tmp_path / "other", data=data, source=run.path)
 
 
 def test_a_table_that_shrank_is_refused(tmp_path: Path, parent: RunFolder) -> None:

@@ -1,5 +1,6 @@
 """Deltas of real runs: each day goes on from the one before, on vocabularies that grew, and in which ids were freed."""
 
+import json
 import re
 import shutil
 from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ from rankhouse.embedding_cache.format.errors import ContentError, VersionNotFoun
 from rankhouse.embedding_cache.format.records import FeatureContent, TableContent
 from rankhouse.embedding_cache.format.row_types import decode
 from rankhouse.embedding_cache.format.version import Version, VersionStore
+from rankhouse.embedding_cache.maintenance.inventory import additions
 from rankhouse.kernels.rows import quantize_rows
 from rankhouse.training.checkpoint import load_checkpoint
 from rankhouse.training.checkpoint_files import Checkpoint, complete_checkpoints
@@ -141,7 +143,7 @@ def test_a_delta_holds_the_touched_rows_alone(runs: Sequence[RunFolder], tmp_pat
         ids, removed = delta_of(second, table)
         touched = checkpoint_of(runs[1]).touched_since(table, before.iterations)
         assert sorted([*ids, *removed]) == touched.tolist()
-    assert second.num_bytes_beyond(first) < second.num_bytes
+    assert additions([first, second])[1].num_bytes < second.num_bytes
     third = export_delta(runs[2].path, store=tmp_path, model="small")
     assert 6 in delta_of(third, "city")[0]
 
@@ -292,13 +294,48 @@ def test_refuses_a_dataset_that_does_not_extend_the_parents(
         write_dataset(run.dataset, other, extends=runs[0].dataset)
     else:
         write_dataset(run.dataset)
-    message = (
-        rf"does not extend the vocabularies of version .*: layer 1 {state}, was .*ids would stand for other values"
-    )
+    message = rf"does not extend the fit of version .*: layer 1 of the vocabularies {state}, was .*for other values"
     with pytest.raises(ExportError, match=message):
         export_delta(run.path, store=tmp_path / "store", model="small")
-    with pytest.raises(CheckpointError, match="was saved with other vocabularies"):
+    with pytest.raises(CheckpointError, match="was trained on another fit"):
         export_version(run.path, store=tmp_path / "store", model="small")
+
+
+def test_refuses_a_dataset_with_other_statistics(runs: Sequence[RunFolder], tmp_path: Path) -> None:
+    export_first(runs, tmp_path / "store")
+    run = copied(runs[1], tmp_path)
+    path = run.dataset / "transform.json"
+    document = json.loads(path.read_text())
+    document["features"][2]["steps"]["fill"] = 2.5
+    path.write_text(json.dumps(document))
+    difference = "feature 'price' has fill 2.5, had 0.0"
+    with pytest.raises(ExportError, match=f"does not extend the fit of version 000001-.*: {difference}.*without --del"):
+        export_delta(run.path, store=tmp_path / "store", model="small")
+    with pytest.raises(CheckpointError, match=f"was trained on another fit than .*: {difference}"):
+        export_version(run.path, store=tmp_path / "store", model="small")
+
+
+def alter(layer: Path) -> None:
+    layer.write_bytes(layer.read_bytes()[:-1] + b"?")
+
+
+def test_a_delta_reads_all_vocabularies_but_the_base(runs: Sequence[RunFolder], tmp_path: Path) -> None:
+    """The base that serving reads is the store's own; the layers over it say which rows the delta must have."""
+    first = export_first(runs, tmp_path / "store")
+    run = copied(runs[1], tmp_path)
+    base, changes = PreparedDataset.open(run.dataset).layers
+    alter(base)
+    version = export_delta(run.path, store=tmp_path / "store", model="small")
+    assert version.record.vocabularies == PreparedDataset.open(runs[1].dataset).noted_layers
+    with pytest.raises(ExportError, match=r"transform\.safetensors was altered since the dataset was made"):
+        export_version(run.path, store=tmp_path / "store", model="small")
+    base.write_bytes((runs[1].dataset / base.name).read_bytes())
+    alter(changes)
+    with pytest.raises(ExportError, match=r"transform\.1\.safetensors was altered since the dataset was made"):
+        export_delta(run.path, store=tmp_path / "store", model="small", parent=first.name)
+    with pytest.raises(ContentError, match=f"do not continue those of {version.name}"):
+        export_delta(run.path, store=tmp_path / "store", model="small")
+    assert VersionStore(tmp_path / "store").names()[-1] == version.name
 
 
 @pytest.mark.parametrize(("parent", "model"), [("000009-12345678", "small"), ("latest", "other")])
@@ -420,7 +457,7 @@ def test_the_command_prints_what_a_delta_holds(runs: Sequence[RunFolder], tmp_pa
     first, second = VersionStore(tmp_path).names()
     rows = sum(table.deltas[-1].num_rows for table in VersionStore(tmp_path).open(second).tables)
     assert re.search(
-        rf"{second} of small in .*: {rows} rows and 2 tombstones in 2 tables beyond {first}, [\d,]+ bytes; "
+        rf"{second} of small in .*: {rows} rows and 2 tombstones beyond {first}, [\d,]+ bytes; "
         r"17 rows in 2 tables in all, \d+\.\d s",
         output,
     )

@@ -6,14 +6,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rankhouse.embedding_cache.format.feature import DenseSteps, Feature
 from rankhouse.embedding_cache.format.files import MANIFEST_NAME
 from rankhouse.training.checkpoint import TrainingState, load_checkpoint, save_checkpoint
 from rankhouse.training.checkpoint_files import Checkpoint
+from rankhouse.training.data.fit import Fit
 from rankhouse.training.errors import CheckpointError
 from rankhouse.training.ranks import Ranks
 from tests.training.small_model import ROWS, build, train
 
 ALONE = Ranks(0, 1)
+FIT = Fit((Feature("age", "continuous", "float64", steps=DenseSteps(mean=0.1, std=1 / 3)),), ("ab", "cd"))
 
 
 @pytest.fixture
@@ -23,7 +26,7 @@ def state() -> TrainingState:
 
 def save(root: Path, state: TrainingState, step: int) -> Checkpoint:
     document = {"epoch": 1}
-    path = save_checkpoint(root, state, ranks=ALONE, step=step, document=document, vocabularies=["ab", "cd"])
+    path = save_checkpoint(root, state, ranks=ALONE, step=step, document=document, fit=FIT)
     return Checkpoint.open(path)
 
 
@@ -38,7 +41,7 @@ def test_each_checkpoint_names_those_before_it(tmp_path: Path, state: TrainingSt
     assert saved[2].lineage == tuple(zip(ids, (1, 2, 4), strict=True))
     assert saved[0].lineage == ((ids[0], 1),)
     assert saved[2].iterations == 4
-    assert saved[2].vocabularies == ("ab", "cd")
+    assert saved[2].fit == FIT
 
 
 def test_what_came_after_an_older_checkpoint_is_dropped(tmp_path: Path, state: TrainingState) -> None:

@@ -20,7 +20,7 @@ from rankhouse.kernels.optimizer_settings import (
 )
 from rankhouse.training.checkpoint import TrainingState, load_checkpoint, save_checkpoint
 from rankhouse.training.checkpoint_files import TOUCHED, Checkpoint
-from rankhouse.training.errors import OptimizerError
+from rankhouse.training.errors import CheckpointError, OptimizerError
 from rankhouse.training.ranks import Ranks
 from tests.training.launching import run_on_ranks
 from tests.training.small_model import INPUTS, ROWS, batch, build, train
@@ -196,8 +196,8 @@ def test_any_number_of_ranks_writes_and_reads_the_same_notes(tmp_path: Path) -> 
 def make_old(path: Path) -> None:
     """Makes of a checkpoint what older releases wrote."""
     manifest = json.loads((path / MANIFEST_NAME).read_text())
-    for key in ("lineage", "vocabularies"):
-        del manifest[key]
+    for key in ("lineage", "features", "vocabularies"):
+        manifest.pop(key, None)
     for table in manifest["tables"].values():
         table["arrays"].remove(TOUCHED)
         del table["initial_rows"]
@@ -206,7 +206,7 @@ def make_old(path: Path) -> None:
     (path / MANIFEST_NAME).write_text(json.dumps(manifest))
 
 
-def test_of_an_older_release_all_rows_count_as_touched(tmp_path: Path) -> None:
+def test_a_checkpoint_of_an_older_release(tmp_path: Path) -> None:
     state = build(ALONE)
     train(state, ALONE, 0, 3)
     path = save(tmp_path, state, 3).path
@@ -214,7 +214,8 @@ def test_of_an_older_release_all_rows_count_as_touched(tmp_path: Path) -> None:
     opened = Checkpoint.open(path)
     assert opened.lineage == ((opened.id, 3),)
     assert Checkpoint.open(path).id == opened.id
-    assert opened.touched_since("shop", 2).tolist() == [0, 1, 2, 3, 4]
+    with pytest.raises(CheckpointError, match=r"older release.*without --delta"):
+        opened.touched_since("shop", 2)
     assert opened.touched_since("shop", 3).tolist() == []
     other = build(ALONE, seed=8)
     load_checkpoint(path, other, ranks=ALONE)

@@ -2,12 +2,15 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rankhouse.embedding_cache.format.feature import Feature
 from rankhouse.embedding_cache.format.tensors import write_tensors
 from rankhouse.training.data.feature_spec import CategoricalFeature, ContinuousFeature, FeatureSpec
 from rankhouse.training.data.prepared import SPEC_NAME, PreparedDataset, Split, SplitFile, TableInfo
@@ -35,11 +38,13 @@ def write_tiny_dataset(
     spec: FeatureSpec = SPEC,
     table_rows: Mapping[str, int] = TABLE_ROWS,
     freed: Sequence[Mapping[str, Sequence[int]]] = (),
+    features: Sequence[Feature] = (),
+    base: int = 0,
 ) -> Path:
     """Writes a dataset with the splits "train" and "valid"; a user's, a shop's and an item's taste decide the label.
 
     Its vocabularies have a layer more for each item of `freed`: the ids by table that lose their value there. The base
-    is the same in all of them.
+    is the same in all that have the same number for it.
     """
     rng = np.random.default_rng([7, len(freed)])
     tastes = {table: rng.normal(size=size) for table, size in table_rows.items()}
@@ -53,13 +58,14 @@ def write_tiny_dataset(
         splits[name] = Split((SplitFile(file, size),), positive_rate=0.5, missing_rates={})
     tables = {feature.table: TableInfo(table_rows[feature.table], feature.dim) for feature in spec.categorical}
     dataset = PreparedDataset(directory, spec, splits, tables)
-    # Training reads nothing of the transform but which ids were freed.
+    # Training reads nothing of the transform but its fit and which ids were freed.
     layers = ["transform.safetensors", *(f"transform.{number}.safetensors" for number in range(1, len(freed) + 1))]
-    document = {"format": "rankhouse.transform", "format_version": 1, "features": [], "vocabularies": {}}
+    document: dict[str, Any] = {"format": "rankhouse.transform", "format_version": 1, "vocabularies": {}}
+    document["features"] = [asdict(feature) for feature in features]
     (directory / "transform.json").write_text(json.dumps({**document, "layers": layers}))
     for number, (layer, ids) in enumerate(zip(layers, [{}, *freed], strict=True)):
         tensors = {f"freed.{table}": np.array(values, np.int64) for table, values in ids.items()}
-        write_tensors(directory / layer, {"number": np.array([number]), **tensors})
+        write_tensors(directory / layer, {"number": np.array([number or base]), **tensors})
     spec.save(directory / SPEC_NAME)
     dataset.commit()
     return directory

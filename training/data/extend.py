@@ -4,17 +4,17 @@ Statistics are the parent's and an id once given never moves, so that training g
 rows come at the tables' ends, and in the places of values that made way. Needs no NVTabular.
 """
 
-import dataclasses
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pyarrow as pa
 from pyarrow import feather
 
-from rankhouse.embedding_cache.format.files import file_record
 from rankhouse.embedding_cache.format.transform import CompiledTransform
+from rankhouse.embedding_cache.format.vocabulary import Vocabularies
 from rankhouse.training.data.arrow_transform import write_split
 from rankhouse.training.data.feature_spec import FeatureSpec
+from rankhouse.training.data.fit import first_difference
 from rankhouse.training.data.growth import Growth, grown
 from rankhouse.training.data.new_folder import TRAIN_SPLIT, Progress, check_splits, new_folder
 from rankhouse.training.data.prepared import SPEC_NAME, PreparedDataset, TableInfo
@@ -47,7 +47,7 @@ def extend(
         The dataset. It has one layer of vocabularies more than the parent, whose layers it shares.
 
     Raises:
-        DatasetError: The parent is no prepared dataset, or damaged.
+        DatasetError, CorruptFileError: The parent is no prepared dataset, or damaged.
         RawFileError: A raw file is missing or wrong.
         PreprocessError: The folder is in the way, or the feature spec is another than the parent's.
     """
@@ -59,11 +59,14 @@ def extend(
     check_splits(paths)
     if folder.resolve() == known.path.resolve():
         raise PreprocessError(f"{folder} is the dataset to extend, which stays; give another folder")
+    known.verify_layers()
     with new_folder(folder, overwrite=overwrite) as unfinished:
         staged = unfinished / "staged"
         progress.on_stage(f"reading the rows of {TRAIN_SPLIT}")
-        growth = _grow(known, _staged(paths[TRAIN_SPLIT], known.spec, staged, progress))
-        transform = _extended(known, growth)
+        fitted = known.transform()
+        growth = _grow(known, fitted.vocabularies, _staged(paths[TRAIN_SPLIT], known.spec, staged, progress))
+        changes = {name: each.change for name, each in growth.items()}
+        transform = CompiledTransform(fitted.features, fitted.vocabularies.extended(changes))
         transform.save(unfinished, shared=known.layers)
         save_usage(unfinished, {name: each.usage for name, each in growth.items()})
         splits = {}
@@ -76,8 +79,7 @@ def extend(
         tables = {
             name: TableInfo(transform.vocabularies.num_rows[name], table.dim) for name, table in known.tables.items()
         }
-        layer = file_record(known.layers[-1]).sha256
-        PreparedDataset(unfinished, known.spec, splits, tables, parent_layer=layer).commit()
+        PreparedDataset(unfinished, known.spec, splits, tables, known.layer_records).commit()
     return PreparedDataset.open(folder)
 
 
@@ -86,15 +88,7 @@ def _difference(spec: FeatureSpec, parent: FeatureSpec) -> str:
     for key in ("name", "label"):
         if getattr(spec, key) != getattr(parent, key):
             return f"{key} is {getattr(spec, key)!r}, was {getattr(parent, key)!r}"
-    names, before = ([feature.name for feature in each.features] for each in (spec, parent))
-    if names != before:
-        return f"features are {', '.join(names)}, were {', '.join(before)}"
-    for feature, old in zip(spec.features, parent.features, strict=True):
-        was = dataclasses.asdict(old)
-        for key, value in dataclasses.asdict(feature).items():
-            if key not in was or was[key] != value:
-                return f"feature {feature.name!r} has {key} {value!r}, had {was.get(key)!r}"
-    return ""
+    return first_difference(spec.features, parent.features)
 
 
 def _staged(path: Path | str, spec: FeatureSpec, folder: Path, progress: Progress) -> Iterator[pa.Table]:
@@ -113,12 +107,12 @@ def _read_staged(folder: Path) -> Iterator[pa.Table]:
         file.unlink()
 
 
-def _grow(known: PreparedDataset, parts: Iterator[pa.Table]) -> dict[str, Growth]:
+def _grow(known: PreparedDataset, vocabularies: Vocabularies, parts: Iterator[pa.Table]) -> dict[str, Growth]:
     counters = {name: ValueCounter(features) for name, features in known.spec.tables.items()}
     for table in parts:
         for counter in counters.values():
             counter.add(table)
-    vocabularies, usage = known.transform().vocabularies, usage_of(known)
+    usage = usage_of(known)
     return {
         name: grown(
             vocabularies,
@@ -130,9 +124,3 @@ def _grow(known: PreparedDataset, parts: Iterator[pa.Table]) -> dict[str, Growth
         )
         for name, features in known.spec.tables.items()
     }
-
-
-def _extended(known: PreparedDataset, growth: Mapping[str, Growth]) -> CompiledTransform:
-    transform = known.transform()
-    changes = {name: each.change for name, each in growth.items()}
-    return CompiledTransform(transform.features, transform.vocabularies.extended(changes))

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,19 @@ import numpy as np
 import numpy.typing as npt
 
 from rankhouse.embedding_cache.format import transform
-from rankhouse.embedding_cache.format.errors import FormatError, ManifestError
-from rankhouse.embedding_cache.format.files import FORMAT_VERSION, check_format, read_json, write_durably
+from rankhouse.embedding_cache.format.errors import CorruptFileError, FormatError, ManifestError
+from rankhouse.embedding_cache.format.files import (
+    FORMAT_VERSION,
+    FileRecord,
+    check_content,
+    check_format,
+    file_record,
+    read_json,
+    write_durably,
+)
 from rankhouse.embedding_cache.format.tensors import read_tensors
 from rankhouse.training.data.feature_spec import AnyFeature, FeatureSpec
+from rankhouse.training.data.fit import Fit
 from rankhouse.training.errors import DatasetError
 
 DATASET_NAME = "dataset.json"
@@ -76,14 +86,14 @@ class PreparedDataset:
         spec: The feature spec as used.
         splits: Its splits by name; "train" is the one that the workflow was fitted on.
         tables: The embedding tables by name, in the order of the spec.
-        parent_layer: The SHA-256 of the last layer of the dataset that this one extends; None where it was fitted.
+        noted_layers: What is noted of the files of `layers`, base first; empty in datasets of older releases.
     """
 
     path: Path
     spec: FeatureSpec
     splits: Mapping[str, Split]
     tables: Mapping[str, TableInfo]
-    parent_layer: str | None = None
+    noted_layers: tuple[FileRecord, ...] = ()
 
     @property
     def features(self) -> tuple[AnyFeature, ...]:
@@ -102,13 +112,45 @@ class PreparedDataset:
         except FormatError as exc:
             raise DatasetError(f"{exc}; preprocess again") from exc
 
-    def free_ids(self, table: str) -> npt.NDArray[np.int64]:
-        """The ids of a table that have no value: int64 [n], sorted, from 3 to below its `num_rows`.
+    @property
+    def is_extension(self) -> bool:
+        """Whether it extends another one: then its vocabularies have grown since the fit, which is the other's.
 
         Raises:
-            FormatError: The compiled transform is damaged.
+            DatasetError: The compiled transform does not say.
         """
-        return self.transform().vocabularies.free_ids(table)
+        return len(self.layers) > 1
+
+    @cached_property
+    def layer_records(self) -> tuple[FileRecord, ...]:
+        """Size and checksum of the files of `layers`, base first. What was not noted is read for that, once.
+
+        Raises:
+            CorruptFileError: A file cannot be read.
+            DatasetError: The compiled transform does not say which they are.
+        """
+        return self.noted_layers + tuple(file_record(layer) for layer in self.layers[len(self.noted_layers) :])
+
+    @property
+    def fit(self) -> Fit:
+        """What the model's inputs stand for.
+
+        Raises:
+            DatasetError: The compiled transform is damaged.
+        """
+        try:
+            return Fit(transform.read_features(self.path), tuple(record.sha256 for record in self.layer_records))
+        except FormatError as exc:
+            raise DatasetError(f"{exc}; preprocess again") from exc
+
+    def verify_layers(self) -> None:
+        """Reads the files of `layers` and compares them with what is noted of them.
+
+        Raises:
+            CorruptFileError: One is missing or altered.
+        """
+        for layer, record in zip(self.layers, self.noted_layers, strict=False):
+            check_content(layer, record)
 
     def freed_since(self, num_layers: int) -> dict[str, npt.NDArray[np.int64]]:
         """The ids that lost a value in the layers after the first `num_layers`, by table: int64 [n], sorted.
@@ -133,6 +175,14 @@ class PreparedDataset:
         if name not in self.splits:
             raise DatasetError(f"{self.path} has no split {name!r}; it has {', '.join(self.splits)}")
         return self.splits[name]
+
+    def split_folder(self, name: str) -> Path:
+        """Returns the folder of a split's files.
+
+        Raises:
+            DatasetError: There is no split of this name.
+        """
+        return (self.path / self.split(name).files[0].name).parent
 
     def transform(self) -> transform.CompiledTransform:
         """Opens the compiled transform.
@@ -163,14 +213,29 @@ class PreparedDataset:
             check_format(path, document, "dataset")
             splits = {name: _split_from(entry) for name, entry in document["splits"].items()}
             tables = {name: TableInfo(**entry) for name, entry in document["tables"].items()}
-            parent_layer = document.get("parent_layer")
+            layers = tuple(FileRecord(**entry) for entry in document.get("layers", ()))
         except (ManifestError, KeyError, TypeError) as exc:
             raise DatasetError(f"{path}: is no description of a dataset ({exc}); preprocess again") from exc
-        dataset = cls(directory, FeatureSpec.load(directory / SPEC_NAME), splits, tables, parent_layer)
+        dataset = cls(directory, FeatureSpec.load(directory / SPEC_NAME), splits, tables, layers)
         for file in dataset._files():
             if not file.is_file():
                 raise DatasetError(f"{file} is missing; preprocess again or restore it")
+        dataset._check_layers()
         return dataset
+
+    def _check_layers(self) -> None:
+        """Compares the sizes of the vocabularies' files with what is noted."""
+        layers = self.layers
+        if self.noted_layers and len(self.noted_layers) != len(layers):
+            raise DatasetError(
+                f"{self.path / DATASET_NAME} notes {len(self.noted_layers)} layers of vocabularies, "
+                f"{transform.JSON_NAME} {len(layers)}; restore the one that was altered, or preprocess again"
+            )
+        try:
+            for layer, record in zip(layers, self.noted_layers, strict=False):
+                check_content(layer, record, verify=False)
+        except CorruptFileError as exc:
+            raise DatasetError(str(exc)) from exc
 
     def _files(self) -> Iterator[Path]:
         yield self.path / transform.JSON_NAME
@@ -185,7 +250,7 @@ class PreparedDataset:
             "format_version": FORMAT_VERSION,
             "splits": {name: asdict(split) for name, split in self.splits.items()},
             "tables": {name: asdict(table) for name, table in self.tables.items()},
-            "parent_layer": self.parent_layer,
+            "layers": [asdict(record) for record in self.layer_records],
         }
         write_durably(self.path / DATASET_NAME, json.dumps(document, indent=1, allow_nan=False).encode() + b"\n")
 

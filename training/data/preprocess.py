@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rankhouse.embedding_cache.format.feature import DenseSteps, Feature
+from rankhouse.embedding_cache.format.files import flush
 from rankhouse.embedding_cache.format.transform import CompiledTransform
 from rankhouse.embedding_cache.format.vocabulary import MISSING_ID, Values, Vocabularies
 from rankhouse.training.data.arrow_transform import ROW_GROUP_ROWS, known_values, write_split
@@ -204,20 +205,33 @@ def add_split(
     try:
         with (workers or Workers()).started():
             made = _added(dataset, split, path, unfinished, progress)
-        # dataset.json never names files that are not there, not even while an old split makes way for the new one.
-        others = {name: other for name, other in dataset.splits.items() if name != split}
-        replace(dataset, splits=others).commit()
-        shutil.rmtree(dataset.path / split, ignore_errors=True)
-        (unfinished / split).rename(dataset.path / split)
-        replace(dataset, splits={**others, split: made}).commit()
+        _put(dataset, split, made, unfinished / split)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
     return PreparedDataset.open(folder)
 
 
+def _put(dataset: PreparedDataset, name: str, split: Split, made: Path) -> None:
+    """Moves a split's files into the dataset. One that it replaces stays until dataset.json, at once, names the new.
+
+    So that both can lie there, they take turns in two folders; no split can have the second one's name.
+    """
+    old = dataset.split_folder(name) if name in dataset.splits else None
+    folder = dataset.path / (f"{name}.2" if old is not None and old.name == name else name)
+    for path in (*made.iterdir(), made):
+        flush(path)
+    shutil.rmtree(folder, ignore_errors=True)  # A process that died may have left it.
+    made.rename(folder)
+    flush(dataset.path)
+    files = tuple(replace(file, name=f"{folder.name}/{Path(file.name).name}") for file in split.files)
+    replace(dataset, splits={**dataset.splits, name: replace(split, files=files)}).commit()
+    if old is not None:
+        shutil.rmtree(old, ignore_errors=True)
+
+
 def _added(dataset: PreparedDataset, name: str, path: Path | str, folder: Path, progress: Progress) -> Split:
-    if not (dataset.path / WORKFLOW_NAME).is_dir():
-        # It extends another one: NVTabular's workflow does not know its vocabularies.
+    if dataset.is_extension:
+        # NVTabular's workflow does not know its vocabularies.
         sample(folder / name, path, dataset.spec)
         parts = read_parts(path, dataset.spec)
         return write_split(folder, name, parts, dataset.spec, dataset.transform(), progress)

@@ -41,7 +41,7 @@ def usage_of(dataset: PreparedDataset) -> dict[str, Usage]:
         DatasetError: The dataset has no such split, or the usage is not of its tables.
         CorruptFileError: The usage is missing or damaged.
     """
-    if dataset.parent_layer is None:
+    if not dataset.is_extension:
         return _counted(dataset)
     path = dataset.path / USAGE_NAME
     tensors = read_tensors(path)

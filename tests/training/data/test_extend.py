@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from rankhouse.embedding_cache.format.errors import CorruptFileError
 from rankhouse.embedding_cache.format.files import file_record
 from rankhouse.embedding_cache.format.raw import RawBatch
 from rankhouse.embedding_cache.format.vocabulary import FIRST_KNOWN_ID, MISSING_ID
@@ -151,8 +152,17 @@ def test_layers_are_shared_with_the_parent(days: Days) -> None:
         assert len(child.layers) == day + 1
         for ours, theirs in zip(child.layers, parent.layers, strict=False):
             assert file_record(ours) == file_record(theirs)
-        assert child.parent_layer == file_record(parent.layers[-1]).sha256
-    assert days.datasets[0].parent_layer is None
+        assert child.noted_layers == tuple(map(file_record, child.layers))
+    assert [dataset.is_extension for dataset in days.datasets] == [False, True, True, True, True]
+
+
+def test_an_altered_layer_is_not_extended(days: Days, tmp_path: Path) -> None:
+    shutil.copytree(days.datasets[1].path, tmp_path / "parent")
+    layer = PreparedDataset.open(tmp_path / "parent").layers[0]
+    layer.write_bytes(layer.read_bytes()[:-1] + b"?")
+    with pytest.raises(CorruptFileError, match=f"{layer.name}: its content was altered"):
+        extend(tmp_path / "parent", tmp_path / "out", {"train": days.folder / "2-train.parquet"})
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_day_without_new_values_is_an_empty_layer(days: Days) -> None:
@@ -189,8 +199,41 @@ def test_a_later_split_of_an_extended_dataset(days: Days, tmp_path: Path) -> Non
     splits = {"train": days.folder / "1-train.parquet"}
     dataset = extend(days.datasets[0].path, tmp_path / "out", splits)
     more = add_split(dataset.path, "more", days.folder / "1-valid.parquet")
-    assert more.parent_layer == dataset.parent_layer
+    assert more.noted_layers == dataset.noted_layers
     np.testing.assert_array_equal(written(more, "more").ids, written(days.datasets[1], "valid").ids)
+
+
+def test_a_replaced_split_is_the_old_one_or_the_new_one_whatever_dies(
+    days: Days, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(days.datasets[1].path, tmp_path / "out")
+    old, new = (written(days.datasets[day], "valid").ids for day in (1, 2))
+
+    def replace_it(day: int) -> PreparedDataset:
+        return add_split(tmp_path / "out", "valid", days.folder / f"{day}-valid.parquet", overwrite=True)
+
+    def die(_: PreparedDataset) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patches:
+        patches.setattr(PreparedDataset, "commit", die)
+        with pytest.raises(KeyboardInterrupt):
+            replace_it(2)
+    left = PreparedDataset.open(tmp_path / "out")
+    assert left.split("valid") == days.datasets[1].split("valid")
+    np.testing.assert_array_equal(written(left, "valid").ids, old)
+    known = days.datasets[1].transform()
+    for day in (2, 1, 2):
+        found = replace_it(day)
+        rows = [features_of(row) for row in days.rows[day]["valid"]]
+        expected = known.apply(RawBatch.from_rows(known.features, rows))
+        np.testing.assert_array_equal(written(found, "valid").ids, expected.ids)
+        sample = load_raw_sample(found.split_folder("valid"))
+        assert len(sample) == min(len(rows), 1000)
+        folders = {path.name for path in found.path.iterdir() if path.is_dir()}
+        assert folders == {"train", found.split_folder("valid").name}
+    assert list(found.splits) == list(left.splits)
+    assert len(new) != len(old)
 
 
 def changed(spec: FeatureSpec, name: str, **change: Any) -> FeatureSpec:

@@ -4,6 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rankhouse.embedding_cache.format.files import file_record
 from rankhouse.embedding_cache.format.transform import CompiledTransform
 from rankhouse.embedding_cache.format.vocabulary import REMOVED, TableChange, TextValues, Vocabularies
 from rankhouse.training.data.prepared import DATASET_NAME, PreparedDataset
@@ -35,8 +36,6 @@ def test_the_ids_that_layers_freed(tmp_path: Path) -> None:
         "transform.1.safetensors",
         "transform.2.safetensors",
     ]
-    assert dataset.free_ids("c").tolist() == [3, 5]
-    assert dataset.free_ids("l").tolist() == []
     found = {num_layers: dataset.freed_since(num_layers) for num_layers in (1, 2, 3)}
     assert {number: {table: ids.tolist() for table, ids in each.items()} for number, each in found.items()} == {
         1: {"c": [3, 4, 5], "l": []},
@@ -80,6 +79,37 @@ def test_a_damaged_transform_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x" / "transform.json").write_text("{}")
     with pytest.raises(DatasetError, match=r"transform\.json: expected the format"):
         PreparedDataset.open(tmp_path / "x")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"more", r"transform\.safetensors: was altered: expected 0 bytes, found 4"),
+        (None, "notes 1 layers.* 2; restore"),
+    ],
+)
+def test_layers_that_are_not_those_that_were_noted(tmp_path: Path, content: bytes | None, message: str) -> None:
+    dataset = make_dataset(tmp_path / "x", num_rows=10)
+    if content is None:
+        layers = ["transform.safetensors", "transform.1.safetensors"]
+        document = {"format": "rankhouse.transform", "format_version": 1, "layers": layers}
+        (dataset.path / "transform.json").write_text(json.dumps(document))
+        (dataset.path / layers[1]).touch()
+    else:
+        dataset.layers[0].write_bytes(content)
+    with pytest.raises(DatasetError, match=message):
+        PreparedDataset.open(tmp_path / "x")
+
+
+def test_a_dataset_of_an_older_release_notes_no_layers(tmp_path: Path) -> None:
+    dataset = make_dataset(tmp_path / "x", num_rows=10)
+    document = json.loads((dataset.path / DATASET_NAME).read_text())
+    del document["layers"]
+    (dataset.path / DATASET_NAME).write_text(json.dumps({**document, "parent_layer": None}))
+    old = PreparedDataset.open(dataset.path)
+    assert old.noted_layers == ()
+    assert old.layer_records == dataset.noted_layers == (file_record(dataset.layers[0]),)
+    assert not old.is_extension
 
 
 def test_a_split_without_raw_rows(tmp_path: Path) -> None:
