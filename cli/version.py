@@ -1,7 +1,6 @@
 """`rankhouse version`: what is in a version store, and what is done with versions after they exist."""
 
 import json
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -169,10 +168,13 @@ def gc(
             )
     verb = "would go" if dry_run else "removed"
     table = _table("path", "what it is", "size")
+    shared = [item.bytes for item in garbage if item.kind == "segment"]
     for item in garbage:
-        path = item.path.relative_to(opened.path)
-        kind = {"version": f"version of {item.model}", "segment": "rows that no version names"}
-        table.add_row(_short(str(path)), kind.get(item.kind, "unfinished write"), _size(item.bytes))
+        if item.kind != "segment":
+            what = f"version of {item.model}" if item.kind == "version" else "unfinished write"
+            table.add_row(str(item.path.relative_to(opened.path)), what, _size(item.bytes))
+    if shared:
+        table.add_row("segments", f"{_count(len(shared), 'file')} that no version names", _size(sum(shared)))
     if garbage:
         console.print(table)
     num_versions, left = sum(item.kind == "version" for item in garbage), len(opened.names())
@@ -251,15 +253,22 @@ def diff(
         return
     console.print(f"[bold]{found.before}[/] -> [bold]{found.after}[/]")
     tables = _table("table", "rows", "added", "changed", "removed", "largest change", "mean change", "known values")
+    num_same = 0
     for entry in found.tables:
         known = found.known_values.get(entry.name, (None, None))
+        if entry.is_same and known[0] == known[1]:
+            num_same += 1
+            continue
         tables.add_row(
             *(entry.name, _step(entry.rows_before, entry.rows_after)),
             *(f"{count:,}" if count else "" for count in (entry.num_added, entry.num_changed, entry.num_removed)),
             *(f"{change:.3g}" if entry.num_changed else "" for change in (entry.max_change, entry.mean_change)),
             _step(*known),
         )
-    console.print(tables)
+    if tables.row_count:
+        console.print(tables)
+    if num_same:
+        console.print(f"{_count(num_same, 'table')} without a change")
     for what, names in (
         ("added", found.features_added),
         ("removed", found.features_removed),
@@ -366,11 +375,6 @@ def _table(*columns: str) -> Table:
 
 def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def _short(path: str) -> str:
-    """A path with the hash in its name cut to what tells it apart."""
-    return re.sub(r"([0-9a-f]{16})[0-9a-f]{48}", r"\1", path).removesuffix(".safetensors")
 
 
 def _size(num_bytes: int) -> str:

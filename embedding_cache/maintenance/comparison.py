@@ -50,6 +50,11 @@ class TableDifference:
     mean_change: float = 0.0
     rows_read: int = 0
 
+    @property
+    def is_same(self) -> bool:
+        """Whether all rows of both are the same."""
+        return self.rows_before == self.rows_after and not self.num_added + self.num_changed + self.num_removed
+
 
 @dataclass(frozen=True)
 class VersionDifference:
