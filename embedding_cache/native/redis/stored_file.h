@@ -1,0 +1,84 @@
+// A shared file of versions (FORMAT.md, "Segment" and "Delta") as it lies in Redis: FORMAT.md, "In Redis".
+#ifndef RANKHOUSE_REDIS_STORED_FILE_H_
+#define RANKHOUSE_REDIS_STORED_FILE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "engine/row_store.h"
+#include "redis/cluster.h"
+#include "redis/exchange.h"
+
+namespace rankhouse::redis {
+
+// Where a file's rows are in it, and in Redis.
+struct FileLayout {
+  std::string sha256;  // of the file: 64 lower-case hexadecimal digits
+  int64_t bytes = 0;   // of the file
+  int64_t rows_begin = 0;
+  int64_t row_bytes = 0;
+  int64_t num_rows = 0;
+  int64_t rows_per_block = 0;
+
+  // The layout that a file is given when it is pushed. Throws Error (RH_INVALID_ARGUMENT) where the rows leave the
+  // file.
+  static FileLayout Of(const std::string& sha256, int64_t bytes, int64_t rows_begin, int64_t row_bytes,
+                       int64_t num_rows);
+
+  // Whether the rows lie in the file.
+  bool IsPossible() const;
+
+  // The JSON under DescriptionKey, always the same for the same file, and back. Throws Error RH_CORRUPT.
+  std::string Describe() const;
+  static FileLayout Parse(const std::string& description, const std::string& sha256);
+
+  // A piece is the value of one key: a block of rows, or a part of the bytes around them.
+  int64_t num_blocks() const { return (num_rows + rows_per_block - 1) / rows_per_block; }
+  int64_t num_pieces() const;
+  std::string KeyOf(int64_t piece) const;  // blocks first
+  std::string DescriptionKey() const;
+
+  // The bytes [begin, end) of the file that a piece holds. A part that spans the rows leaves them out: it has two
+  // ranges, either of which may be empty.
+  struct Range {
+    int64_t begin, end;
+    int64_t size() const { return end - begin; }
+  };
+  struct PieceRanges {
+    Range first, second;
+    int64_t size() const { return first.size() + second.size(); }
+  };
+  PieceRanges RangesOf(int64_t piece) const;
+};
+
+// Reads a pushed file's rows from Redis. Any thread may call it.
+class StoredFile : public engine::RowStore {
+ public:
+  // Reads the file's description. `cluster` must outlive this. Throws TierError if the file is not there, Error
+  // RH_CORRUPT if its description is none.
+  StoredFile(Cluster* cluster, const std::string& sha256, Clock::time_point deadline);
+
+  const FileLayout& layout() const { return layout_; }
+
+  // Reads rows [n] of the file into out [n * row_bytes]. Rows that follow each other closely are one command: give them
+  // in their order. Throws TierError if rows do not come by the deadline, or are not there: never others in their
+  // place.
+  void Read(const int64_t* rows, int64_t n, std::byte* out, Clock::time_point deadline) override;
+
+  // Reads what the file has around its rows: the bytes [0, rows_begin), then those behind the rows.
+  std::string ReadAround(Clock::time_point deadline);
+
+ private:
+  Cluster* const cluster_;
+  FileLayout layout_;
+};
+
+// Throws TierError: a key that was pushed is not there.
+[[noreturn]] void ThrowMissing(const FileLayout& layout, int64_t piece, const Source& source);
+
+}  // namespace rankhouse::redis
+
+#endif  // RANKHOUSE_REDIS_STORED_FILE_H_
