@@ -46,12 +46,12 @@ class RawTensors:
         TransformError: An array has another dtype or number of dimensions, or they disagree about the number of rows.
     """
 
-    float_values: npt.NDArray[np.float64]
-    int_values: npt.NDArray[np.int64]
-    int_lengths: npt.NDArray[np.int32]
-    text_bytes: npt.NDArray[np.uint8]
-    text_sizes: npt.NDArray[np.int32]
-    text_lengths: npt.NDArray[np.int32]
+    float_values: npt.NDArray[Any]
+    int_values: npt.NDArray[Any]
+    int_lengths: npt.NDArray[Any]
+    text_bytes: npt.NDArray[Any]
+    text_sizes: npt.NDArray[Any]
+    text_lengths: npt.NDArray[Any]
 
     def __post_init__(self) -> None:
         for name, (dtype, num_dimensions) in _TENSORS.items():
@@ -229,5 +229,5 @@ def _load() -> ctypes.CDLL:
 def _check(status: int) -> None:
     errors = {_INVALID_ARGUMENT: TransformError, _CORRUPT: CorruptFileError}
     if status in errors:
-        raise errors[status](kernels.load().rh_last_error().decode())
+        raise errors[status](kernels.load().rh_last_error().decode(errors="replace"))
     kernels.check(status)

@@ -269,10 +269,11 @@ def stepped(values: npt.NDArray[Any], steps: DenseSteps) -> npt.NDArray[Any]:
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         if steps.log:
             values = np.log(values.astype(np.float32) + 1)
+        # In the dtype of the values, whatever the numbers' types in JSON are.
         if steps.mean is not None:
-            values = values - steps.mean
+            values = values - values.dtype.type(steps.mean)
             if steps.std is not None and steps.std > 0:
-                values = values / steps.std
+                values = values / values.dtype.type(steps.std)
         return values.astype(np.float32)
 
 

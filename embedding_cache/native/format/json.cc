@@ -64,7 +64,10 @@ Json ParseObject(const std::string& where, std::string_view text) {
     RequireIntact(document.is_object(), where, "expected a JSON object, found ", document.type_name());
     return document;
   } catch (const Json::exception& error) {
-    throw Error(RH_CORRUPT, StrCat(where, ": is not valid JSON (", error.what(), "); restore it from another copy"));
+    // It shows what it met, which need not be UTF-8, as messages are.
+    std::string found = error.what();
+    std::replace_if(found.begin(), found.end(), [](char c) { return static_cast<signed char>(c) < ' '; }, '?');
+    throw Error(RH_CORRUPT, StrCat(where, ": is not valid JSON (", found, "); restore it from another copy"));
   }
 }
 

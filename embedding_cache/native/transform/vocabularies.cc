@@ -12,6 +12,7 @@ using format::Json;
 using format::RequireIntact;
 
 constexpr int64_t kRemoved = -1;  // What stands for an id where a layer removes a value.
+constexpr int64_t kMaxId = int64_t{1} << 62;
 
 std::vector<std::string> Names(const std::string& where, const Json& document, const char* key) {
   std::vector<std::string> names;
@@ -40,20 +41,18 @@ ArrayView<int64_t> View(const std::vector<int64_t>& elements) {
 }
 
 // Checks that a layer frees as many ids of a table as it removes values, and that all ids are of known values.
-void CheckFreed(const format::TensorFile& file, const std::string& table, ArrayView<int64_t> ids) {
+void CheckChange(const format::TensorFile& file, const std::string& table, ArrayView<int64_t> ids) {
   const auto freed = file.array<int64_t>("freed." + table, "I64");
+  const auto is_known = [](int64_t id) { return kFirstKnownId <= id && id <= kMaxId; };
   int64_t num_removed = 0;
-  int64_t least = kFirstKnownId;
+  bool are_known = true;
   for (int64_t i = 0; i < ids.size(); ++i) {
-    if (ids[i] == kRemoved) {
-      ++num_removed;
-    } else {
-      least = std::min(least, ids[i]);
-    }
+    num_removed += ids[i] == kRemoved;
+    are_known &= ids[i] == kRemoved || is_known(ids[i]);
   }
-  for (int64_t i = 0; i < freed.size(); ++i) least = std::min(least, freed[i]);
-  RequireIntact(freed.size() == num_removed && least >= kFirstKnownId, file.path(), "frees ", freed.size(),
-                " ids of table '", table, "' for ", num_removed, " removed values, or has an id below ", kFirstKnownId);
+  for (int64_t i = 0; i < freed.size(); ++i) are_known &= is_known(freed[i]);
+  RequireIntact(freed.size() == num_removed && are_known, file.path(), "frees ", freed.size(), " ids of table '", table,
+                "' for ", num_removed, " removed values, or has an id outside ", kFirstKnownId, " to 2^62");
 }
 
 }  // namespace
@@ -116,7 +115,7 @@ int64_t Vocabularies::NumRows(const std::string& name) const {
   int64_t num_rows = kFirstKnownId + num_values;
   for (size_t layer = 1; layer < layers_.size(); ++layer) {
     const ArrayView<int64_t> ids = ChangedIds(*layers_[layer], name);
-    CheckFreed(layers_[layer]->file, name, ids);
+    CheckChange(layers_[layer]->file, name, ids);
     for (int64_t i = 0; i < ids.size(); ++i) num_rows = std::max(num_rows, ids[i] + 1);
   }
   return num_rows;
