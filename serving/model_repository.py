@@ -1,8 +1,12 @@
-"""A version as models in Triton's repository: three steps and the ensemble that joins them."""
+"""A version as models in Triton's repository: two steps and the ensemble that joins them.
+
+`features` is of our own backend: raw values to dense features and embeddings. `dense` is the dense part: of Triton's
+`onnxruntime` backend where the server has it, else of the Python backend, with the same answers.
+"""
 
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +14,14 @@ from rankhouse.embedding_cache.format.version import Version
 from rankhouse.serving.errors import InvalidModelNameError
 
 _MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+_DENSE_MODEL = """\
+from rankhouse.serving.triton_models.dense import DenseStep
+from rankhouse.serving.triton_models.python_backend import triton_model
+
+TritonPythonModel = triton_model(DenseStep)
+"""
+# Instances of compiled backends are threads, and take no memory; those of the Python backend are processes.
+_NUM_THREADS = 4
 
 
 @dataclass(frozen=True)
@@ -23,12 +35,25 @@ class Tensor:
 
 @dataclass(frozen=True)
 class StepModel:
-    """A step's model: `step` and `step_class` name its module in `triton_models` and its class there."""
+    """A step of an ensemble, as a model.
+
+    Attributes:
+        step: Its name.
+        backend: The backend of Triton that runs it.
+        inputs: What it takes.
+        outputs: What it gives.
+        parameters: What its backend is told.
+        files: The files of the model by name: a text is written, a path is linked to.
+        num_instances: How many requests it may answer at once.
+    """
 
     step: str
-    step_class: str
+    backend: str
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
+    parameters: Mapping[str, str]
+    files: Mapping[str, str | Path]
+    num_instances: int
 
 
 def ensemble_name(model: str, version: str) -> str:
@@ -44,50 +69,92 @@ def ensemble_name(model: str, version: str) -> str:
     return f"{model}.{version}"
 
 
-def write_models(version: Version, *, repository: Path) -> str:
+def write_models(version: Version, *, repository: Path, backends: Path | None = None) -> str:
     """Writes the models of a version into a repository, in place of what an earlier call wrote; loads nothing.
 
     Args:
         version: The version; its store must lie at the same path where Triton runs.
         repository: The folder that Triton was started with.
+        backends: The server's folder of backends, which decides what runs the dense part; None: it has no
+            `onnxruntime`.
 
     Returns:
         The name of the ensemble, which is the one to load.
 
     Raises:
         InvalidModelNameError: See `ensemble_name`.
+        NotServableError: The version has no dense part.
     """
     name = ensemble_name(version.model, version.name)
-    steps = _steps(version)
-    for step in steps:
-        folder = _new_folder(repository / f"{name}.{step.step}")
-        (folder / "config.pbtxt").write_text(_step_config(f"{name}.{step.step}", step, version))
-        (folder / "1" / "model.py").write_text(_model_file(step))
-    folder = _new_folder(repository / name)
-    (folder / "config.pbtxt").write_text(_ensemble_config(name, steps))
+    has_onnxruntime = backends is not None and (backends / "onnxruntime" / "libtriton_onnxruntime.so").is_file()
+    features = StepModel(
+        "features",
+        "rankhouse",
+        inputs=raw_tensors(version),
+        outputs=feature_tensors(version),
+        parameters={**version_parameters(version), "step": "features"},
+        files={},
+        num_instances=_NUM_THREADS,
+    )
+    write_ensemble(name, (features, dense_step(version, has_onnxruntime=has_onnxruntime)), repository=repository)
     return name
 
 
-def _steps(version: Version) -> tuple[StepModel, ...]:
-    any_ = -1
-    dense = Tensor("dense", "TYPE_FP32", (any_, _size(version.num_dense)))
-    ids = Tensor("ids", "TYPE_INT64", (any_,))
-    lengths = Tensor("lengths", "TYPE_INT32", (len(version.features), any_))
-    embeddings = Tensor("embeddings", "TYPE_FP32", (any_, version.embeddings_dim))
-    raw = (
-        Tensor("float_values", "TYPE_FP64", (any_, _size(version.num_dense))),
-        Tensor("int_values", "TYPE_INT64", (any_,)),
-        Tensor("int_lengths", "TYPE_INT32", (any_, any_)),
-        Tensor("text_bytes", "TYPE_UINT8", (any_,)),
-        Tensor("text_sizes", "TYPE_INT32", (any_,)),
-        Tensor("text_lengths", "TYPE_INT32", (any_, any_)),
-    )
-    scores = Tensor("scores", "TYPE_FP32", (any_,))
+def raw_tensors(version: Version) -> tuple[Tensor, ...]:
+    """What an ensemble takes: raw values, ARCHITECTURE.md, "The Triton ensemble"."""
     return (
-        StepModel("transform", "TransformStep", inputs=raw, outputs=(dense, ids, lengths)),
-        StepModel("embedding", "EmbeddingStep", inputs=(ids, lengths), outputs=(embeddings,)),
-        StepModel("dense", "DenseStep", inputs=(dense, embeddings), outputs=(scores,)),
+        Tensor("float_values", "TYPE_FP64", (-1, _size(version.num_dense))),
+        Tensor("int_values", "TYPE_INT64", (-1,)),
+        Tensor("int_lengths", "TYPE_INT32", (-1, -1)),
+        Tensor("text_bytes", "TYPE_UINT8", (-1,)),
+        Tensor("text_sizes", "TYPE_INT32", (-1,)),
+        Tensor("text_lengths", "TYPE_INT32", (-1, -1)),
     )
+
+
+def feature_tensors(version: Version) -> tuple[Tensor, Tensor]:
+    """What the dense part takes: dense features and embeddings."""
+    return (
+        Tensor("dense", "TYPE_FP32", (-1, _size(version.num_dense))),
+        Tensor("embeddings", "TYPE_FP32", (-1, version.embeddings_dim)),
+    )
+
+
+def version_parameters(version: Version) -> dict[str, str]:
+    """How a step's model is told of its version."""
+    return {"store": str(version.store.resolve()), "version": version.name}
+
+
+def dense_step(version: Version, *, has_onnxruntime: bool) -> StepModel:
+    """The last step: dense features and embeddings to scores."""
+    if has_onnxruntime:
+        backend, num_instances = "onnxruntime", _NUM_THREADS
+        # As in the Python step: instances answer requests side by side, and threads that spin would take their cores.
+        parameters = {"intra_op_thread_count": "1", "inter_op_thread_count": "1"}
+        files: dict[str, str | Path] = {"model.onnx": version.dense_path}
+    else:
+        backend, num_instances = "python", 1
+        parameters = version_parameters(version)
+        files = {"model.py": _DENSE_MODEL}
+    scores = Tensor("scores", "TYPE_FP32", (-1,))
+    return StepModel("dense", backend, feature_tensors(version), (scores,), parameters, files, num_instances)
+
+
+def write_ensemble(name: str, steps: Sequence[StepModel], *, repository: Path) -> None:
+    """Writes an ensemble and a model for each of its steps, `<name>.<step>`, in place of what has their names.
+
+    A tensor of one step goes to the later ones that have an input of its name.
+    """
+    for step in steps:
+        folder = _new_folder(repository / f"{name}.{step.step}")
+        (folder / "config.pbtxt").write_text(_step_config(f"{name}.{step.step}", step))
+        for file, content in step.files.items():
+            if isinstance(content, str):
+                (folder / "1" / file).write_text(content)
+            else:
+                (folder / "1" / file).symlink_to(content.resolve())
+    folder = _new_folder(repository / name)
+    (folder / "config.pbtxt").write_text(_ensemble_config(name, steps))
 
 
 def _size(count: int) -> int:
@@ -101,33 +168,23 @@ def _new_folder(folder: Path) -> Path:
     return folder
 
 
-def _model_file(step: StepModel) -> str:
-    return (
-        "from rankhouse.serving.triton_models.python_backend import triton_model\n"
-        f"from rankhouse.serving.triton_models.{step.step} import {step.step_class}\n\n"
-        f"TritonPythonModel = triton_model({step.step_class})\n"
-    )
-
-
-def _step_config(name: str, step: StepModel, version: Version) -> str:
-    parameters = {"store": str(version.store.resolve()), "version": version.name}
+def _step_config(name: str, step: StepModel) -> str:
     lines = [
         f"name: {_quoted(name)}",
-        'backend: "python"',
+        f"backend: {_quoted(step.backend)}",
         "max_batch_size: 0",
         *_tensors("input", step.inputs),
         *_tensors("output", step.outputs),
-        "instance_group [ { kind: KIND_CPU count: 1 } ]",
+        f"instance_group [ {{ kind: KIND_CPU count: {step.num_instances} }} ]",
         *(
             f"parameters {{ key: {_quoted(key)} value: {{ string_value: {_quoted(value)} }} }}"
-            for key, value in parameters.items()
+            for key, value in step.parameters.items()
         ),
     ]
     return "\n".join(lines) + "\n"
 
 
 def _ensemble_config(name: str, steps: Sequence[StepModel]) -> str:
-    """Joins the steps: a tensor of one step goes to the later ones that have an input of its name."""
     lines = [
         f"name: {_quoted(name)}",
         'platform: "ensemble"',

@@ -34,10 +34,12 @@ class ExternalTriton:
     Attributes:
         url: Its gRPC address, host:port.
         repository: Its model repository, at the same path on both sides, as the version store.
+        backends: Its folder of backends, where this side sees it: see `model_repository.write_models`.
     """
 
     url: str
     repository: Path
+    backends: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,7 @@ def serve(options: ServeOptions, *, on_ready: Callable[[Serving], None]) -> None
             server, triton = None, options.triton
         else:
             server = stack.enter_context(TritonServer(run_dir / "models", run_dir=run_dir, binary=options.triton))
-            triton = ExternalTriton(server.grpc_url, server.repository)
+            triton = ExternalTriton(server.grpc_url, server.repository, server.backends)
         golden = stack.enter_context(_loaded(version, triton, server))
         gateway = stack.enter_context(
             GatewayProcess(
@@ -151,7 +153,7 @@ def _loaded(version: Version, triton: ExternalTriton, server: TritonServer | Non
         async with TritonClient(triton.url) as client:
             if await client.is_ready(ensemble):
                 return False
-            await client.load(write_models(version, repository=triton.repository))
+            await client.load(write_models(version, repository=triton.repository, backends=triton.backends))
             return True
 
     async def replay() -> GoldenReport:

@@ -6,10 +6,14 @@ import subprocess
 import sys
 import sysconfig
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, ModuleType, TracebackType
 
+import rankhouse.embedding_cache
+import rankhouse.kernels
+import rankhouse.serving
 from rankhouse.serving.errors import ProgramMissingError
 from rankhouse.serving.processes import ChildProcess, answers_ok, free_ports
 
@@ -26,7 +30,7 @@ class TritonProgram:
     Attributes:
         binary: The program `tritonserver`.
         backends: Its folder of backends.
-        libraries: Folders for LD_LIBRARY_PATH that the binary and its Python stub need.
+        libraries: Folders for LD_LIBRARY_PATH that the binary, its Python stub and our backend need.
     """
 
     binary: Path
@@ -51,18 +55,24 @@ class TritonPorts:
         return TritonPorts(*free_ports(host, self.http, self.grpc, self.metrics))
 
 
-def installed_program(binary: Path) -> TritonProgram:
+def installed_program(binary: Path, *, run_dir: Path) -> TritonProgram:
     """Describes the Triton installation of a given binary, as `/opt/tritonserver/bin/tritonserver` in a container.
 
+    Lays out in `run_dir` a folder of its backends and ours.
+
     Raises:
-        ProgramMissingError: There is no such program, or no Python backend beside it.
+        ProgramMissingError: There is no such program, no Python backend beside it, or our backend was not built.
     """
     if not os.access(binary, os.X_OK) or not binary.is_file():
         raise ProgramMissingError(f"{binary} is not an executable file; give the path of the program `tritonserver`")
     backends = binary.resolve().parent.parent / "backends"
     if not (backends / "python" / _PYTHON_BACKEND[0]).is_file():
         raise ProgramMissingError(f"{binary} has no Python backend: expected it in {backends / 'python'}")
-    return TritonProgram(binary, backends)
+    own = run_dir / "backends"
+    own.mkdir(parents=True, exist_ok=True)
+    for backend in backends.iterdir():
+        _link(own / backend.name, backend)
+    return TritonProgram(binary, own, _add_our_backend(own))
 
 
 def packaged_program(*, run_dir: Path) -> TritonProgram:
@@ -86,10 +96,37 @@ def packaged_program(*, run_dir: Path) -> TritonProgram:
     backends = run_dir / "backends"
     (backends / "python").mkdir(parents=True, exist_ok=True)
     for source in (*(files / "backends" / "python" / name for name in _PYTHON_BACKEND), stub):
-        link = backends / "python" / source.name
-        link.unlink(missing_ok=True)
-        link.symlink_to(source)
-    return TritonProgram(files / "bin" / "tritonserver", backends, libraries)
+        _link(backends / "python" / source.name, source)
+    return TritonProgram(files / "bin" / "tritonserver", backends, (*libraries, *_add_our_backend(backends)))
+
+
+def _link(link: Path, target: Path) -> None:
+    link.unlink(missing_ok=True)
+    link.symlink_to(target)
+
+
+def _add_our_backend(backends: Path) -> tuple[Path, ...]:
+    """Links our backend into a folder of backends; returns the folders of the libraries that it is built over.
+
+    The dynamic loader looks for those beside the link, not beside the file.
+
+    Raises:
+        ProgramMissingError: It was not built.
+    """
+    backend = _built_file(rankhouse.serving, "libtriton_rankhouse.so")
+    engine = _built_file(rankhouse.embedding_cache, "librankhouse_engine.so")
+    kernels = _built_file(rankhouse.kernels, "librankhouse_kernels.so")
+    (backends / "rankhouse").mkdir(exist_ok=True)
+    _link(backends / "rankhouse" / backend.name, backend)
+    return engine.parent, kernels.parent
+
+
+def _built_file(package: ModuleType, name: str) -> Path:
+    """Finds a compiled file of a package, which in an editable install lies apart from its sources."""
+    for folder in package.__path__:
+        if (Path(folder) / name).is_file():
+            return Path(folder) / name
+    raise ProgramMissingError(f"{name} was not built; build it with `make setup` or `pip install .`")
 
 
 def _check_stub(stub: Path, libraries: tuple[Path, ...]) -> None:
@@ -114,10 +151,11 @@ class TritonServer:
 
     Args:
         repository: The model repository; models may be written into it at any time.
-        run_dir: Gets the log and, for the packaged Triton, the backends folder.
+        run_dir: Gets the log and the folder of backends.
         binary: Another Triton than the packaged one.
         host: The address to listen on.
         ports: The ports to listen on.
+        engine_options: Options of the embedding engine, by name: embedding_cache/README.md.
         start_timeout_seconds: How long the server may take until it is ready.
     """
 
@@ -129,6 +167,7 @@ class TritonServer:
         binary: Path | None = None,
         host: str = "127.0.0.1",
         ports: TritonPorts = TritonPorts(),
+        engine_options: Mapping[str, str] = MappingProxyType({}),
         start_timeout_seconds: float = 60.0,
     ) -> None:
         self.repository = repository.resolve()
@@ -136,9 +175,15 @@ class TritonServer:
         self.ports = ports
         self._run_dir = run_dir.resolve()
         self._binary = binary
+        self._engine_options = engine_options
         self._start_timeout_seconds = start_timeout_seconds
-        self._memory_prefix = f"rankhouse-{uuid.uuid4().hex[:12]}-"
+        self.memory_prefix = f"rankhouse-{uuid.uuid4().hex[:12]}-"
         self.process = ChildProcess("Triton", [], log_path=self._run_dir / "triton.log")
+
+    @property
+    def backends(self) -> Path:
+        """Its folder of backends, once it runs."""
+        return self._run_dir / "backends"
 
     @property
     def grpc_url(self) -> str:
@@ -159,7 +204,11 @@ class TritonServer:
             ProcessFailedError: It died or was not ready in time; the message ends with the end of its log.
         """
         run_dir = self._run_dir
-        program = packaged_program(run_dir=run_dir) if self._binary is None else installed_program(self._binary)
+        program = (
+            packaged_program(run_dir=run_dir)
+            if self._binary is None
+            else installed_program(self._binary, run_dir=run_dir)
+        )
         self.repository.mkdir(parents=True, exist_ok=True)
         self.ports = self.ports.chosen(self.host)
         self.process = ChildProcess(
@@ -179,7 +228,7 @@ class TritonServer:
         """Stops the server and the Python processes of its models. Harmless when repeated."""
         self.process.stop()
         # Killed Python processes leave their shared memory behind.
-        for region in _SHARED_MEMORY.glob(f"{self._memory_prefix}*"):
+        for region in _SHARED_MEMORY.glob(f"{self.memory_prefix}*"):
             region.unlink(missing_ok=True)
 
     def __enter__(self) -> "TritonServer":
@@ -196,7 +245,8 @@ class TritonServer:
             str(program.binary),
             f"--model-repository={self.repository}",
             f"--backend-directory={program.backends}",
-            f"--backend-config=python,shm-region-prefix-name={self._memory_prefix}",
+            f"--backend-config=python,shm-region-prefix-name={self.memory_prefix}",
+            *(f"--backend-config=rankhouse,{name}={value}" for name, value in self._engine_options.items()),
             "--model-control-mode=explicit",
             # Our models' configurations are complete; completing them would start each Python process twice.
             "--disable-auto-complete-config",

@@ -59,10 +59,11 @@ class Weights:
     def _score(self, row: Mapping[str, Any]) -> float:
         age = max(float(row.get("age", 30)), 0.0)
         dense = np.array([(math.log1p(age) - 3.0) / 0.5, row.get("price", 0.0)])
-        pooled = np.concatenate([self._pooled(feature, row.get(feature.name)) for feature in CATEGORICAL])
+        pooled = np.concatenate([self.pooled(feature, row.get(feature.name)) for feature in CATEGORICAL])
         return 1 / (1 + math.exp(-float(dense @ self.dense[:, 0] + pooled @ self.embeddings[:, 0])))
 
-    def _pooled(self, feature: Feature, value: Any) -> np.ndarray:
+    def pooled(self, feature: Feature, value: Any) -> np.ndarray:
+        """What a feature's value becomes: [dim]."""
         table = self.tables[feature.table]
         known: list[Any] = (TEXTS | NUMBERS)[str(feature.table)]
         if feature.is_list:

@@ -10,7 +10,7 @@ from rankhouse.serving.model_repository import ensemble_name, write_models
 def test_a_version_gets_models_of_its_own_names(version: Version, tmp_path: Path) -> None:
     name = write_models(version, repository=tmp_path)
     assert name == f"small.{version.name}"
-    steps = [f"{name}.{step}" for step in ("dense", "embedding", "transform")]
+    steps = [f"{name}.{step}" for step in ("dense", "features")]
     assert sorted(path.name for path in tmp_path.iterdir()) == [name, *steps]
     for folder in tmp_path.iterdir():
         assert f'name: "{folder.name}"' in (folder / "config.pbtxt").read_text()
@@ -18,12 +18,33 @@ def test_a_version_gets_models_of_its_own_names(version: Version, tmp_path: Path
 
 def test_steps_know_their_version_and_the_ensemble_its_steps(version: Version, tmp_path: Path) -> None:
     name = write_models(version, repository=tmp_path)
-    config = (tmp_path / f"{name}.embedding" / "config.pbtxt").read_text()
+    config = (tmp_path / f"{name}.features" / "config.pbtxt").read_text()
+    assert 'backend: "rankhouse"' in config
     assert f'parameters {{ key: "version" value: {{ string_value: "{version.name}" }} }}' in config
     assert f'parameters {{ key: "store" value: {{ string_value: "{version.store.resolve()}" }} }}' in config
     assert f'output {{ name: "embeddings" data_type: TYPE_FP32 dims: [-1, {version.embeddings_dim}] }}' in config
     ensemble = (tmp_path / name / "config.pbtxt").read_text()
-    assert ensemble.count(f'model_name: "{name}.') == 3
+    assert ensemble.count(f'model_name: "{name}.') == 2
+
+
+def test_the_dense_part_runs_in_onnx_runtime_where_the_server_has_its_backend(version: Version, tmp_path: Path) -> None:
+    backends, repository = tmp_path / "backends", tmp_path / "models"
+    (backends / "onnxruntime").mkdir(parents=True)
+    (backends / "onnxruntime" / "libtriton_onnxruntime.so").touch()
+    name = write_models(version, repository=repository, backends=backends)
+    config = (repository / f"{name}.dense" / "config.pbtxt").read_text()
+    assert 'backend: "onnxruntime"' in config
+    assert 'parameters { key: "intra_op_thread_count" value: { string_value: "1" } }' in config
+    assert (repository / f"{name}.dense" / "1" / "model.onnx").read_bytes() == version.dense_path.read_bytes()
+
+
+@pytest.mark.parametrize("has_folder", [True, False])
+def test_it_runs_in_python_where_not(version: Version, tmp_path: Path, has_folder: bool) -> None:
+    backends, repository = tmp_path / "backends", tmp_path / "models"
+    (backends / "python").mkdir(parents=True)
+    name = write_models(version, repository=repository, backends=backends if has_folder else None)
+    assert 'backend: "python"' in (repository / f"{name}.dense" / "config.pbtxt").read_text()
+    assert "DenseStep" in (repository / f"{name}.dense" / "1" / "model.py").read_text()
 
 
 def test_writing_again_changes_nothing_else(version: Version, tmp_path: Path) -> None:

@@ -138,7 +138,7 @@ def test_a_dead_child_ends_the_other_one(version: Version, tmp_path: Path, victi
 def test_a_step_that_died_is_not_ready(version: Version, tmp_path: Path) -> None:
     with serving(version.store, tmp_path) as process:
         ready = wait_until_ready(process, tmp_path)
-        os.kill(process_of_step(tmp_path, "embedding"), signal.SIGKILL)
+        os.kill(process_of_step(tmp_path, "dense"), signal.SIGKILL)
         deadline = time.monotonic() + 30
         while status_of(f"{ready['rest_url']}/readyz") != 503:
             assert time.monotonic() < deadline

@@ -132,7 +132,7 @@ def test_a_wrong_request_disturbs_no_other(triton: TritonServer, ensemble: str) 
 
 def test_no_answer_in_time(triton: TritonServer, ensemble: str) -> None:
     with pytest.raises(TritonTimeoutError, match="no answer within 1e-06 s"):
-        score(triton, ensemble, raw_batch(ROWS), timeout_seconds=1e-6)
+        score(triton, ensemble, raw_batch(ROWS * 5000), timeout_seconds=1e-6)
 
 
 def test_no_server_there(version: Version) -> None:

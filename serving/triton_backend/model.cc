@@ -1,0 +1,58 @@
+#include "model.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "failure.h"
+
+namespace rankhouse::triton {
+namespace {
+
+using Json = nlohmann::json;
+
+// What Triton itself tells every backend.
+const std::set<std::string> kTritonsOptions = {"auto-complete-config", "backend-directory", "default-max-batch-size",
+                                               "min-compute-capability"};
+
+// Options come as texts: what is a JSON number, boolean or object is one, everything else the text itself. A dot leads
+// into an object: redis.url=redis://host.
+std::string EngineOptions(const std::string& config) {
+  const Json given = Json::parse(config).value("cmdline", Json::object());
+  Json options = Json::object();
+  for (const auto& [key, value] : given.items()) {
+    if (kTritonsOptions.count(key) > 0) continue;
+    const Json parsed = Json::parse(value.get<std::string>(), nullptr, /*allow_exceptions=*/false);
+    const bool is_text = parsed.is_discarded() || parsed.is_null();
+    const size_t dot = key.find('.');
+    Json& owner = dot == std::string::npos ? options : options[key.substr(0, dot)];
+    owner[dot == std::string::npos ? key : key.substr(dot + 1)] = is_text ? value : parsed;
+  }
+  return options.dump();
+}
+
+EngineHandle MakeEngine(const std::string& config) {
+  rh_engine* engine = nullptr;
+  CheckEngine(rh_engine_create(EngineOptions(config).c_str(), &engine));
+  return EngineHandle(engine);
+}
+
+std::string Parameter(const Json& config, const char* name) {
+  const Json parameters = config.value("parameters", Json::object());
+  Require(parameters.contains(name), "the model's configuration lacks the parameter ", name);
+  return parameters.at(name).at("string_value").get<std::string>();
+}
+
+}  // namespace
+
+Backend::Backend(const std::string& config) : engine_(MakeEngine(config)), metrics_(engine_.get()) {}
+
+Model::Model(const std::string& config, rh_engine* engine) {
+  const Json document = Json::parse(config);
+  is_batched_ = document.value("max_batch_size", 0) > 0;
+  auto version =
+      std::make_shared<const ServedVersion>(engine, Parameter(document, "store"), Parameter(document, "version"));
+  step_ = MakeStep(Parameter(document, "step"), std::move(version));
+}
+
+}  // namespace rankhouse::triton

@@ -1,0 +1,86 @@
+// One request of a batch: its input tensors in host memory, and the answer that is made of it.
+#ifndef RANKHOUSE_TRITON_BACKEND_REQUEST_H_
+#define RANKHOUSE_TRITON_BACKEND_REQUEST_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "memory_copy.h"
+#include "triton_api.h"
+
+namespace rankhouse::triton {
+
+// A tensor of a step. In a model with Triton's batching (max_batch_size > 0) a dimension of 1 stands before it: there
+// one request is one element of the batch, whatever number of rows it has.
+struct TensorSpec {
+  const char* name;
+  TRITONSERVER_DataType type;
+  uint32_t num_dims;
+};
+
+// An input tensor in host memory.
+struct Tensor {
+  const void* data = nullptr;
+  std::vector<int64_t> shape;
+  int64_t size = 0;  // elements
+
+  template <typename Element>
+  const Element* as() const {
+    return static_cast<const Element*>(data);
+  }
+  // As Python prints it, for messages.
+  std::string ShapeText() const;
+};
+
+// Made and used by one thread. It belongs to Triton's request until Finish, which every request gets exactly once.
+class Request {
+ public:
+  Request(TRITONBACKEND_Request* request, bool is_batched) : request_(request), is_batched_(is_batched) {}
+
+  // Creates the response and reads the inputs. What is wrong becomes this request's error.
+  void Read(const std::vector<TensorSpec>& specs);
+
+  bool has_failed() const { return error_ != nullptr; }
+  void SetError(TRITONSERVER_Error* error);
+  const Tensor& input(size_t index) const { return inputs_[index]; }
+
+  // Creates an output of the response and returns memory for it, of any alignment that fits floats and integers.
+  template <typename Element>
+  Element* Output(const TensorSpec& spec, const std::vector<int64_t>& shape) {
+    return static_cast<Element*>(OutputBytes(spec, shape, sizeof(Element)));
+  }
+
+  // Sends the response or the error.
+  void Send();
+  // Reports what Triton counts and gives the request back.
+  void Finish(TRITONBACKEND_ModelInstance* instance, const uint64_t (&times)[4]);
+
+ private:
+  // An output whose buffer is not host memory is written here and copied when it is sent.
+  struct Staged {
+    std::unique_ptr<std::byte[]> bytes;
+    void* target;
+    uint64_t num_bytes;
+    Place place;
+  };
+
+  Tensor ReadInput(const TensorSpec& spec);
+  const void* ReadData(TRITONBACKEND_Input* input, uint32_t num_buffers, uint64_t num_bytes, size_t alignment);
+  void* OutputBytes(const TensorSpec& spec, const std::vector<int64_t>& shape, uint64_t element_bytes);
+
+  TRITONBACKEND_Request* request_;
+  TRITONBACKEND_Response* response_ = nullptr;
+  TRITONSERVER_Error* error_ = nullptr;
+  bool is_batched_;
+  bool has_succeeded_ = false;
+  std::vector<Tensor> inputs_;
+  std::vector<std::unique_ptr<std::byte[]>> copies_;  // of inputs that do not lie in one aligned piece
+  std::vector<Staged> staged_;
+};
+
+}  // namespace rankhouse::triton
+
+#endif  // RANKHOUSE_TRITON_BACKEND_REQUEST_H_

@@ -1,0 +1,37 @@
+#include "served_version.h"
+
+#include <nlohmann/json.hpp>
+
+#include "failure.h"
+
+namespace rankhouse::triton {
+
+ServedVersion::ServedVersion(rh_engine* engine, const std::string& store, const std::string& name) {
+  rh_engine_version* version = nullptr;
+  CheckEngine(rh_engine_open(engine, store.c_str(), name.c_str(), /*verify=*/0, &version));
+  version_.reset(version);
+  const char* text = nullptr;
+  CheckEngine(rh_engine_version_json(version, &text));
+  const auto json = nlohmann::json::parse(text);
+  folder_ = json.at("folder");
+  layers_ = json.at("layers").get<std::vector<std::string>>();
+  for (const auto& feature : json.at("features")) column_begins_.push_back(feature.at("column_begin"));
+  num_columns_ = json.at("embeddings_dim");
+}
+
+TransformHandle ServedVersion::OpenTransform() const {
+  std::vector<const char*> layers;
+  for (const std::string& layer : layers_) layers.push_back(layer.c_str());
+  rh_transform* transform = nullptr;
+  CheckEngine(rh_transform_open(folder_.c_str(), layers.data(), static_cast<int64_t>(layers.size()), &transform));
+  return TransformHandle(transform);
+}
+
+void ServedVersion::Lookup(const rh_engine_batch& batch, float* embeddings) const {
+  std::vector<rh_feature_rows> out;
+  out.reserve(column_begins_.size());
+  for (const int64_t begin : column_begins_) out.push_back({embeddings + begin, num_columns_});
+  CheckEngine(rh_engine_lookup(version_.get(), &batch, out.data(), nullptr, &kOneThread));
+}
+
+}  // namespace rankhouse::triton

@@ -1,0 +1,58 @@
+// What a model does with a batch of requests. The tensors are those of ARCHITECTURE.md, "The Triton ensemble".
+//
+// Letters in shapes: B rows of one request, F categorical features, N ids, E the sum of the widths of all features.
+#ifndef RANKHOUSE_TRITON_BACKEND_STEP_H_
+#define RANKHOUSE_TRITON_BACKEND_STEP_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "request.h"
+#include "served_version.h"
+
+namespace rankhouse::triton {
+
+// An array that is kept from batch to batch, and grows to what the largest needed. Its content does not last.
+template <typename Element>
+class Buffer {
+ public:
+  Element* OfSize(int64_t size) {
+    if (size > capacity_) {
+      elements_.reset(new Element[size]);
+      capacity_ = size;
+    }
+    return elements_.get();
+  }
+
+ private:
+  std::unique_ptr<Element[]> elements_;
+  int64_t capacity_ = 0;
+};
+
+// What one model instance, and so one thread at a time, computes with.
+struct Workspace {
+  Buffer<int64_t> ids, offsets;
+  Buffer<int32_t> lengths;
+  Buffer<float> dense, embeddings;
+};
+
+// A step over one version. Immutable; any thread may use it.
+class Step {
+ public:
+  virtual ~Step() = default;
+  virtual const std::vector<TensorSpec>& inputs() const = 0;
+
+  // Computes the outputs of all requests at once: together they are one batch. Throws if any of them is wrong, and then
+  // which one need not be known: the caller tries each alone. What befalls only one of them at the very end, when its
+  // answer is copied, is set as its own error.
+  virtual void Run(const std::vector<Request*>& requests, Workspace* workspace) const = 0;
+};
+
+// `name` is "transform", "embedding" or "features", the two in one: raw values to dense features and embeddings.
+std::unique_ptr<Step> MakeStep(const std::string& name, std::shared_ptr<const ServedVersion> version);
+
+}  // namespace rankhouse::triton
+
+#endif  // RANKHOUSE_TRITON_BACKEND_STEP_H_
