@@ -1,91 +1,241 @@
-"""The engine that looks embeddings up in a version.
+"""The engine that looks embeddings up in versions: the compiled one, on NumPy arrays.
 
-Shapes: B samples, F features, N ids in all, U unique ids, D a table's width, E the sum of the widths of all features.
+Shapes: B samples, F features, N ids in all, D a table's width, E the sum of the widths of all features.
 """
 
+import ctypes
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from rankhouse.embedding_cache.errors import BatchError
+from rankhouse.embedding_cache import library
+from rankhouse.embedding_cache.batch import Ids, NativeBatch, Rows, array_of
+from rankhouse.embedding_cache.errors import BatchError, ClosedError, OptionError
 from rankhouse.embedding_cache.format.errors import ContentError
-from rankhouse.embedding_cache.format.version import Version
-from rankhouse.kernels import arrays
-
-Rows = npt.NDArray[np.float32]
-Ids = npt.NDArray[np.int64]
+from rankhouse.embedding_cache.format.version import VersionStore
+from rankhouse.kernels.executor import Threads, executor_of
 
 
-class EmbeddingEngine:
-    """Pools embedding rows of one version, reading them from its mapped segments and deltas.
+class Engine:
+    """Opens versions and looks their rows up. Any thread may call it.
 
-    Rows that are not in memory are loaded from the disk when touched; the system's page cache is the only cache. The
-    engine changes nothing after it is made, so any number of threads may call `lookup` at the same time.
+    Files are mapped once, whatever number of open versions share them: opening a version that continues an open one
+    costs what it has of its own. One engine for a process is the idea.
+
+        engine = Engine()
+        with engine.open("store") as version:
+            embeddings = version.lookup(batch.ids, batch.lengths)
+
+    Args:
+        options: num_threads: most threads of a call, and of checking files; 0 (default): all processors. memory: "map"
+            (default), rows are read from the mapped files, or "pin", they are copied into huge pages when a file is
+            opened. out_of_range: what becomes of an id that is no row: "error" (default), "zero", "clip" or
+            "unknown_row". `rankhouse/engine.h` has them all.
+
+    Raises:
+        OptionError: There is no such option, or it cannot have this value.
     """
 
-    def __init__(self, version: Version) -> None:
-        """Maps the version's rows.
+    def __init__(self, **options: Any) -> None:
+        self._native = library.load()
+        self._engine = ctypes.c_void_p()
+        try:
+            library.check(self._native.rh_engine_create(json.dumps(options).encode(), ctypes.byref(self._engine)))
+        except BatchError as exc:
+            raise OptionError(str(exc)) from exc
 
-        Raises:
-            CorruptFileError: A file is missing or not what the manifest says.
-        """
-        index = {table.name: number for number, table in enumerate(version.tables)}
-        self._features = version.features
-        self._tables = [version.table_rows(table.name) for table in version.tables]
-        self._feature_tables = [index[feature.table] for feature in version.features]
-        self._combiners = [feature.combiner for feature in version.features]
-
-    def lookup(self, ids_N: Ids, lengths_FB: npt.NDArray[np.int32]) -> Rows:
-        """Pools the rows of each bag.
+    def open(self, store: Path | str, name: str = "latest", *, verify: bool = True) -> "OpenVersion":
+        """Opens a version.
 
         Args:
-            ids_N: int64 [N], feature-major: all ids of feature 0, sample by sample, then of feature 1, ...
-            lengths_FB: int32 [F, B], ids per bag; an empty bag pools to zeros.
+            store: The store's folder; or its URL, whose files are mirrored first, as `VersionStore` does it.
+            name: A version's name, or "latest" for the newest.
+            verify: Whether to compare the checksum of every file that this engine has not verified before. Presence and
+                size are compared in any case, and where each delta belongs.
+
+        Raises:
+            VersionNotFoundError: There is no such version.
+            ManifestError: Its manifest is malformed, made by a newer release, or contradicts its parent's.
+            CorruptFileError: A file is missing, truncated or altered.
+            StorageError: A bucket cannot be reached, does not exist, or denies access.
+        """
+        folder = Path(store)
+        if "://" in str(store):
+            version = VersionStore(store).open(name, verify=False)
+            folder, name = version.store, version.name
+        handle = ctypes.c_void_p()
+        library.check(
+            self._native.rh_engine_open(self._engine, bytes(folder), name.encode(), verify, ctypes.byref(handle))
+        )
+        return OpenVersion(_Handle(self._native, handle))
+
+    def metrics(self) -> str:
+        """Gives the counters of the engine and its open versions in Prometheus' text format."""
+        size, text = ctypes.c_int64(), ctypes.create_string_buffer(1 << 14)
+        while True:
+            library.check(self._native.rh_engine_metrics(self._engine, text, len(text), ctypes.byref(size)))
+            if size.value <= len(text):
+                return text.value.decode()
+            text = ctypes.create_string_buffer(2 * size.value)
+
+    def stats(self) -> dict[str, float]:
+        """Gives the counters by name and labels, as they stand in `metrics`."""
+        samples = (line.rsplit(" ", 1) for line in self.metrics().splitlines() if not line.startswith("#"))
+        return {name: float(value) for name, value in samples}
+
+    def __del__(self) -> None:
+        if hasattr(self, "_engine"):
+            self._native.rh_engine_destroy(self._engine)
+
+
+class OpenVersion:
+    """A version that an engine has opened. It never changes; any thread may call it.
+
+    Attributes:
+        model: The name of its model.
+        name: Its own name.
+        folder: Its folder.
+        tables: The names of its tables.
+        features: The names of its features in the order of the columns of `embeddings`.
+        embeddings_dim: E.
+    """
+
+    def __init__(self, handle: "_Handle") -> None:
+        self._handle: _Handle | None = handle
+        description = handle.describe()
+        self.model: str = description["model"]
+        self.name: str = description["name"]
+        self.folder = Path(description["folder"])
+        self.tables: tuple[str, ...] = tuple(table["name"] for table in description["tables"])
+        self.features: tuple[str, ...] = tuple(feature["name"] for feature in description["features"])
+        self.embeddings_dim: int = description["embeddings_dim"]
+        self._table_dims = [table["dim"] for table in description["tables"]]
+        self._dims = [feature["dim"] for feature in description["features"]]
+        # rh_feature_rows of a matrix [B, E] at the address 0.
+        columns = [[4 * feature["column_begin"], self.embeddings_dim] for feature in description["features"]]
+        self._columns = np.array(columns, np.int64).reshape(-1, 2)
+
+    def lookup(
+        self,
+        ids: Any,
+        lengths: Any = None,
+        *,
+        offsets: Any = None,
+        weights: Any = None,
+        combiners: Sequence[str] | None = None,
+        num_threads: Threads = None,
+    ) -> Rows:
+        """Pools the rows of each bag. Arrays are NumPy's, or of anything else that has DLPack.
+
+        Args:
+            ids: int64 or int32 [N], feature-major: all ids of feature 0, sample by sample, then of feature 1, ...
+            lengths: int32 [F, B], ids per bag; an empty bag pools to zeros.
+            offsets: int64 [F * B + 1], in the place of lengths: bag (f, b) is ids[offsets[f * B + b] : ... + 1].
+            weights: float32 [N]; None: all are 1.
+            combiners: "sum", "mean" or "sqrtn" for each feature; None: the version's.
+            num_threads: Most threads to use, or an Executor; None: what the engine was told.
 
         Returns:
             float32 [B, E], the features side by side.
 
         Raises:
-            BatchError: The lengths have another number of features, or do not add up to the number of ids.
-            BatchError, KernelError: An id is outside its table.
+            BatchError: An array has another dtype or shape, lengths do not add up, or an id is outside its table (where
+                the engine's out_of_range is "error").
+            ClosedError: The version is closed.
         """
-        if lengths_FB.ndim != 2 or len(lengths_FB) != len(self._features):
-            raise BatchError(
-                f"lengths has shape {list(lengths_FB.shape)}; expected [{len(self._features)}, B], one row for each of "
-                "the version's features"
-            )
-        if lengths_FB.min(initial=0) < 0 or lengths_FB.sum(dtype=np.int64) != len(ids_N):
-            raise BatchError(
-                f"lengths add up to {lengths_FB.sum(dtype=np.int64)}, there are {len(ids_N)} ids; expected one length "
-                "of 0 or more for each bag"
-            )
-        offsets = np.zeros(lengths_FB.size + 1, np.int64)
-        np.cumsum(lengths_FB.ravel(), out=offsets[1:])
-        tables, ids_N = self._as_arrays(ids_N, lengths_FB)
-        return arrays.pooled_lookup(
-            tables, ids_N, offsets, feature_tables=self._feature_tables, combiners=self._combiners
+        handle = self._open_handle()
+        batch = NativeBatch(len(self._dims), ids, lengths, offsets, weights, combiners)
+        if combiners is not None and "none" in combiners:
+            raise BatchError("the combiner 'none' does not pool: use lookup_rows")
+        out = np.empty((batch.batch_size, self.embeddings_dim), np.float32)
+        rows = self._columns.copy()
+        rows[:, 0] += out.ctypes.data
+        handle.lookup(batch, rows, num_threads)
+        return out
+
+    def lookup_rows(
+        self, ids: Any, lengths: Any = None, *, offsets: Any = None, num_threads: Threads = None
+    ) -> list[Rows]:
+        """Gives each id's row by itself, without pooling. The arguments are those of `lookup`.
+
+        Returns:
+            For each feature, float32 [its ids, D] in the order of the ids.
+
+        Raises:
+            BatchError, ClosedError: As in `lookup`.
+        """
+        handle = self._open_handle()
+        batch = NativeBatch(len(self._dims), ids, lengths, offsets, None, ["none"] * len(self._dims))
+        counts = batch.ids_per_feature()
+        outs = [np.empty((count, dim), np.float32) for count, dim in zip(counts, self._dims, strict=True)]
+        rows = np.array([[out.ctypes.data, dim] for out, dim in zip(outs, self._dims, strict=True)], np.int64)
+        handle.lookup(batch, rows, num_threads)
+        return outs
+
+    def gather(self, table: str, ids: Any, *, num_threads: Threads = None) -> Rows:
+        """Gives rows of one table by ids [n], float32 [n, D].
+
+        Raises:
+            ContentError: There is no such table.
+            BatchError, ClosedError: As in `lookup`.
+        """
+        handle = self._open_handle()
+        if table not in self.tables:
+            raise ContentError(f"version {self.name} has no table {table!r}; it has {', '.join(self.tables)}")
+        number = self.tables.index(table)
+        ids_N: Ids = np.ascontiguousarray(array_of(ids, "ids", (np.int64, np.int32), 1), np.int64)
+        out = np.empty((len(ids_N), self._table_dims[number]), np.float32)
+        handle.gather(number, ids_N, out, num_threads)
+        return out
+
+    def close(self) -> None:
+        """Closes it; lookups in flight on other threads end first. What no other version uses is freed."""
+        self._handle = None
+
+    def _open_handle(self) -> "_Handle":
+        handle = self._handle
+        if handle is None:
+            raise ClosedError(f"version {self.name} of {self.model!r} is closed: open it again")
+        return handle
+
+    def __enter__(self) -> "OpenVersion":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Handle:
+    """An rh_engine_version. Each call holds a reference to it, so that it is closed when the last one has ended."""
+
+    def __init__(self, native: ctypes.CDLL, handle: ctypes.c_void_p) -> None:
+        self._native = native
+        self._handle = handle
+
+    def __del__(self) -> None:
+        self._native.rh_engine_close(self._handle)
+
+    def describe(self) -> dict[str, Any]:
+        text = ctypes.c_char_p()
+        library.check(self._native.rh_engine_version_json(self._handle, ctypes.byref(text)))
+        description: dict[str, Any] = json.loads(text.value or b"")
+        return description
+
+    def lookup(self, batch: NativeBatch, rows: npt.NDArray[np.int64], threads: Threads) -> None:
+        library.check(
+            self._native.rh_engine_lookup(self._handle, batch.native, rows.ctypes.data, None, executor_of(threads))
         )
 
-    def _as_arrays(self, ids_N: Ids, lengths_FB: npt.NDArray[np.int32]) -> tuple[list[npt.NDArray[Any]], Ids]:
-        """Gives each table as one array, and ids that point into these.
-
-        A table of one segment alone is that segment. Of any other the rows that the batch needs are gathered once each,
-        in the order of their ids: pooling adds the same rows in the same order, so its result is the same.
-        """
-        tables = [table.segments[0] for table in self._tables]
-        cut = [number for number, table in enumerate(self._tables) if len(table.segments) > 1 or table.deltas]
-        if not cut:
-            return tables, ids_N
-        table_of_id = np.repeat(self._feature_tables, lengths_FB.sum(axis=1))
-        ids_N = ids_N.copy()
-        for number in cut:
-            chosen = table_of_id == number
-            ids_U, positions = np.unique(ids_N[chosen], return_inverse=True)
-            if len(ids_U):
-                try:
-                    tables[number] = self._tables[number].gather(ids_U)
-                except ContentError as exc:
-                    raise BatchError(f"the batch has an id outside its table: {exc}") from exc
-                ids_N[chosen] = positions
-        return tables, ids_N
+    def gather(self, table: int, ids_N: Ids, out: Rows, threads: Threads) -> None:
+        library.check(
+            self._native.rh_engine_gather(
+                self._handle, table, ids_N.ctypes.data, len(ids_N), out.ctypes.data, None, executor_of(threads)
+            )
+        )

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from rankhouse.embedding_cache.engine import EmbeddingEngine
+from rankhouse.embedding_cache.engine import Engine
 from rankhouse.embedding_cache.format.content import DeltaContent, VersionContent
 from rankhouse.embedding_cache.format.golden import GoldenRequest
 from rankhouse.embedding_cache.format.raw import RawBatch
@@ -176,11 +176,11 @@ def check_golden(version: Version) -> None:
     """
     transform = version.transform()
     _check_fit(version, transform)
-    engine = EmbeddingEngine(version)
+    embeddings = Engine().open(version.store, version.name, verify=False)
     dense = OnnxScorer(version.dense_path)
     for number, golden in enumerate(version.golden()):
         batch = transform.apply(RawBatch.from_rows(transform.features, golden.rows()))
-        found = dense.score(batch.dense, engine.lookup(batch.ids, batch.lengths))
+        found = dense.score(batch.dense, embeddings.lookup(batch.ids, batch.lengths))
         errors = np.abs(found - np.array(golden.scores))
         # Written so that a NaN on either side is refused.
         if not (errors <= TOLERANCE).all():

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from rankhouse.embedding_cache.engine import EmbeddingEngine
+from rankhouse.embedding_cache.engine import Engine
 from rankhouse.embedding_cache.errors import HpsError
 from rankhouse.embedding_cache.format.content import VersionContent
 from rankhouse.embedding_cache.format.feature import DenseSteps, Feature
@@ -281,7 +281,8 @@ class _Samples:
         if dense is None:
             return
         batch = transform.apply(RawBatch.from_rows(transform.features, self._rows))
-        found = dense.scores(batch.dense, EmbeddingEngine(version).lookup(batch.ids, batch.lengths))
+        with Engine().open(version.store, version.name, verify=False) as opened:
+            found = dense.scores(batch.dense, opened.lookup(batch.ids, batch.lengths))
         expected = np.concatenate([golden.scores for golden in version.golden()])
         # Written so that a NaN is refused.
         if not (np.abs(found - expected) <= TOLERANCE).all():

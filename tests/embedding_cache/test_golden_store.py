@@ -16,7 +16,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from rankhouse.embedding_cache.engine import EmbeddingEngine
+from rankhouse.embedding_cache.engine import Engine
 from rankhouse.embedding_cache.format.errors import CorruptFileError, FormatError
 from rankhouse.embedding_cache.format.raw import RawBatch
 from rankhouse.embedding_cache.format.shared_files import shared_path
@@ -57,7 +57,7 @@ def test_opens_and_scores_its_golden_requests() -> None:
     dense = onnxruntime.InferenceSession(version.dense_path)
     for golden in version.golden():
         batch = transform.apply(RawBatch.from_rows(transform.features, golden.rows()))
-        embeddings = EmbeddingEngine(version).lookup(batch.ids, batch.lengths)
+        embeddings = Engine().open(version.store, version.name).lookup(batch.ids, batch.lengths)
         (scores,) = dense.run(["scores"], {"dense": batch.dense, "embeddings": embeddings})
         np.testing.assert_allclose(scores, golden.scores, atol=1e-6)
 
@@ -75,7 +75,7 @@ def test_every_day_of_the_chain_scores_as_its_model_did() -> None:
         transform = version.transform()
         assert len(transform.vocabularies.layers) == 1 + number
         batch = transform.apply(RawBatch.from_rows(transform.features, list(ROWS)))
-        embeddings = EmbeddingEngine(version).lookup(batch.ids, batch.lengths)
+        embeddings = Engine().open(version.store, version.name).lookup(batch.ids, batch.lengths)
         dense = onnxruntime.InferenceSession(version.dense_path)
         (scores,) = dense.run(["scores"], {"dense": batch.dense, "embeddings": embeddings})
         np.testing.assert_allclose(scores, model.scores(), atol=1e-6)

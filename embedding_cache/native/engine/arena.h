@@ -2,12 +2,11 @@
 #ifndef RANKHOUSE_ENGINE_ARENA_H_
 #define RANKHOUSE_ENGINE_ARENA_H_
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <type_traits>
-#include <vector>
+#include <optional>
 
+#include "cpu/scratch.h"
 #include "rankhouse/kernels.h"
 
 namespace rankhouse::engine {
@@ -16,35 +15,24 @@ namespace rankhouse::engine {
 // lookup needed. Used by one thread at a time.
 class Arena {
  public:
-  Arena();
-  ~Arena();
-  Arena(const Arena&) = delete;
-  Arena& operator=(const Arena&) = delete;
-
   // Room for count >= 0 elements, on a boundary of 64 bytes, not initialized. Throws std::bad_alloc.
   template <typename T>
   T* Take(int64_t count) {
-    static_assert(std::is_trivially_copyable_v<T> && std::is_trivially_destructible_v<T>, "nobody destroys them");
-    return static_cast<T*>(TakeBytes(count, sizeof(T)));
+    return taken_->Take<T>(count);
   }
 
-  // The kernels' memory.
-  rh_scratch* scratch() const { return scratch_; }
-
-  // Makes all that was taken free again.
-  void Reset();
+  // The memory of the kernels that the lookup calls.
+  rh_scratch* kernels() { return &kernels_; }
 
  private:
-  struct Block {
-    std::unique_ptr<std::byte[]> data;
-    int64_t bytes;
-  };
+  friend class ThreadArena;
 
-  void* TakeBytes(int64_t count, int64_t size);
+  void Begin();
+  void End() { taken_.reset(); }
 
-  std::vector<Block> blocks_;
-  int64_t used_ = 0;  // of the last block
-  rh_scratch* scratch_ = nullptr;
+  rh_scratch own_;
+  rh_scratch kernels_;
+  std::optional<Scratch> taken_;
 };
 
 // This thread's arena, for the time of one call. A call within a call, as a caller's thread pool may make them, gets

@@ -45,7 +45,7 @@ class Call {
       : version_(version), lookup_(lookup), arena_(arena), unknown_(version.tables().size()) {
     if (executor != nullptr) executor_ = *executor;
     if (executor == nullptr) executor_.num_threads = version.options().num_threads;
-    if (executor_.scratch == nullptr) executor_.scratch = arena->scratch();
+    if (executor_.scratch == nullptr) executor_.scratch = arena->kernels();
     lookup_.tables = version.direct_tables().data();
     lookup_.num_tables = static_cast<int32_t>(version.tables().size());
   }

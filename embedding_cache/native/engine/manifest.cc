@@ -4,6 +4,7 @@
 #include <cctype>
 #include <cstdio>
 #include <ctime>
+#include <limits>
 #include <set>
 
 #include "core/status.h"
@@ -13,91 +14,62 @@
 namespace rankhouse::engine {
 namespace {
 
-constexpr int64_t kFormatVersion = 1;
-constexpr char kAgain[] = "; export the version again";
-
-const std::vector<std::string> kKeys = {"format", "format_version", "model",   "sequence",   "parent",
-                                        "origin", "source",         "dense",   "created_at", "vocabularies",
-                                        "tables", "features",       "metrics", "files"};
-
-JsonObject Part(const JsonObject& document, const Json& value, const std::string& what,
-                const std::vector<std::string>& known) {
-  return JsonObject(value, StrCat(document.where(), ": ", what), document.status(), known);
-}
-
 FileRecord ParseFile(const JsonObject& file) {
   FileRecord record = {file.Integer("bytes", 0), file.Text("sha256")};
-  if (!IsSha256(record.sha256)) file.Refuse(StrCat("names a file of an impossible SHA-256, '", record.sha256, "'"));
+  file.Check(IsSha256(record.sha256), "names a file of an impossible SHA-256, '", record.sha256, "'");
   return record;
-}
-
-// Names stand in paths: none may reach outside its folder.
-void CheckFileName(const JsonObject& document, const std::string& name) {
-  bool good = !name.empty() && name != "manifest.json" && name[0] != '/' && name.back() != '/';
-  for (size_t begin = 0; begin <= name.size();) {
-    const size_t end = std::min(name.find('/', begin), name.size());
-    const std::string part = name.substr(begin, end - begin);
-    good &= !part.empty() && part != "." && part != ".." && part.find('\\') == std::string::npos;
-    begin = end + 1;
-  }
-  for (const char c : name) good &= static_cast<unsigned char>(c) >= ' ' && c != 127;
-  if (!good) document.Refuse(StrCat("names the file '", name, "', which is refused: it must lie inside the folder"));
 }
 
 bool IsModelName(const std::string& name) {
   const auto fits = [](unsigned char c) { return c < 128 && (std::isalnum(c) || c == '-' || c == '_'); };
-  return !name.empty() && std::isalnum(static_cast<unsigned char>(name[0])) &&
-         std::all_of(name.begin(), name.end(), fits);
+  return !name.empty() && name[0] != '-' && name[0] != '_' && std::all_of(name.begin(), name.end(), fits);
 }
 
-void ParseSegments(const JsonObject& table, TableRecord* record) {
+// Returns how many rows the base has.
+int64_t ParseSegments(const JsonObject& table, TableRecord* record) {
   int64_t row = 0;
   for (const Json& value : table.Array("segments")) {
-    const JsonObject segment = Part(table, value, "a segment", {"sha256", "bytes", "row_begin", "num_rows"});
-    record->segments.push_back({ParseFile(segment), segment.Integer("row_begin", 0), segment.Integer("num_rows", 1)});
-    if (record->segments.back().row_begin != row) {
-      segment.Refuse(StrCat("begins at row ", record->segments.back().row_begin, ", expected row ", row));
-    }
-    row += record->segments.back().num_rows;
+    const JsonObject segment = table.Part(value, "a segment", {"sha256", "bytes", "row_begin", "num_rows"});
+    const SegmentRecord& added = record->segments.emplace_back(
+        SegmentRecord{ParseFile(segment), segment.Integer("row_begin", 0), segment.Integer("num_rows", 1)});
+    segment.Check(added.row_begin == row, "begins at row ", added.row_begin, ", expected row ", row);
+    segment.Check(!__builtin_add_overflow(row, added.num_rows, &row), "has an impossible num_rows");
   }
-  if (row < 1) table.Refuse("has no segments");
+  table.Check(row > 0, "has no segments");
+  return row;
 }
 
-void ParseDeltas(const JsonObject& table, TableRecord* record) {
-  if (!table.Has("deltas")) return;
+// Returns how many rows the deltas hold or remove.
+int64_t ParseDeltas(const JsonObject& table, TableRecord* record) {
+  int64_t held = 0;
+  if (!table.Has("deltas")) return held;
   for (const Json& value : table.Array("deltas")) {
-    const JsonObject delta = Part(table, value, "a delta", {"sha256", "bytes", "num_rows", "num_removed"});
-    record->deltas.push_back({ParseFile(delta), delta.Integer("num_rows", 0), delta.Integer("num_removed", 0)});
+    const JsonObject delta = table.Part(value, "a delta", {"sha256", "bytes", "num_rows", "num_removed"});
+    const DeltaRecord& added = record->deltas.emplace_back(
+        DeltaRecord{ParseFile(delta), delta.Integer("num_rows", 0), delta.Integer("num_removed", 0)});
+    delta.Check(
+        !__builtin_add_overflow(held, added.num_rows, &held) && !__builtin_add_overflow(held, added.num_removed, &held),
+        "has an impossible size");
   }
-}
-
-int32_t TypeOf(const JsonObject& table, const std::string& dtype) {
-  const std::vector<std::string> names = {"float32", "float16", "bfloat16", "int8"};  // in the order of rh_row_type
-  const auto found = std::find(names.begin(), names.end(), dtype);
-  if (found == names.end()) {
-    table.Refuse(StrCat("has the dtype '", dtype, "'; this release reads float32, float16, bfloat16, int8"));
-  }
-  return static_cast<int32_t>(found - names.begin());
+  return held;
 }
 
 TableRecord ParseTable(const JsonObject& document, const Json& value) {
-  const JsonObject table = Part(document, value, "a table", {"name", "num_rows", "dim", "dtype", "segments", "deltas"});
+  const JsonObject table = document.Part(value, "a table", {"name", "num_rows", "dim", "dtype", "segments", "deltas"});
   TableRecord record = {};
   record.name = table.Text("name");
   record.num_rows = table.Integer("num_rows", 1);
   record.dim = table.Integer("dim", 1);
   record.dtype = table.Text("dtype");
-  record.type = TypeOf(table, record.dtype);
-  if (record.row_bytes() == 0) table.Refuse(StrCat("'", record.name, "' is too wide: ", record.dim));
-  ParseSegments(table, &record);
-  ParseDeltas(table, &record);
-  const int64_t base_rows = record.segments.back().row_begin + record.segments.back().num_rows;
-  int64_t held = base_rows;
-  for (const DeltaRecord& delta : record.deltas) held += delta.num_rows + delta.num_removed;
-  if (record.num_rows < base_rows || record.num_rows > held) {
-    table.Refuse(StrCat("'", record.name, "' has ", record.num_rows, " rows, its segments ", base_rows,
-                        " rows, its deltas ", held - base_rows));
-  }
+  const std::vector<std::string> types = {"float32", "float16", "bfloat16", "int8"};  // in the order of rh_row_type
+  record.type = static_cast<int32_t>(std::find(types.begin(), types.end(), record.dtype) - types.begin());
+  table.Check(record.type < static_cast<int32_t>(types.size()), "'", record.name, "' has dtype '", record.dtype,
+              "'; this release reads float32, float16, bfloat16, int8");
+  table.Check(record.row_bytes() > 0, "'", record.name, "' has an impossible dim, ", record.dim);
+  const int64_t base_rows = ParseSegments(table, &record);
+  const int64_t held = ParseDeltas(table, &record);
+  table.Check(base_rows <= record.num_rows && record.num_rows - base_rows <= held, "'", record.name, "' has ",
+              record.num_rows, " rows, its segments ", base_rows, " rows, its deltas ", held);
   return record;
 }
 
@@ -106,23 +78,20 @@ void ParseTables(const JsonObject& document, Manifest* manifest) {
   for (const Json& value : document.Array("tables")) {
     manifest->tables.push_back(ParseTable(document, value));
     const std::string& name = manifest->tables.back().name;
-    if (!names.insert(name).second) document.Refuse(StrCat("the table '", name, "' stands twice"));
+    document.Check(names.insert(name).second, "the table '", name, "' stands twice");
   }
 }
 
 FeatureRecord ParseFeature(const JsonObject& document, const Json& value, const Manifest& manifest) {
-  const JsonObject feature = Part(document, value, "a feature", {"name", "table", "combiner", "dim", "column_begin"});
-  FeatureRecord record = {feature.Text("name"), 0, 0, feature.Integer("dim", 1), feature.Integer("column_begin", 0)};
+  const JsonObject feature = document.Part(value, "a feature", {"name", "table", "combiner", "dim", "column_begin"});
   const std::string table = feature.Text("table");
   const std::string combiner = feature.Text("combiner");
-  while (record.table < static_cast<int32_t>(manifest.tables.size()) && manifest.tables[record.table].name != table) {
-    ++record.table;
-  }
-  if (record.table == static_cast<int32_t>(manifest.tables.size()) || (combiner != "sum" && combiner != "mean")) {
-    feature.Refuse(StrCat("'", record.name, "' has table '", table, "', combiner '", combiner, "'"));
-  }
-  record.combiner = combiner == "sum" ? RH_SUM : RH_MEAN;
-  return record;
+  const auto is_its = [&](const TableRecord& record) { return record.name == table; };
+  const auto found = std::find_if(manifest.tables.begin(), manifest.tables.end(), is_its);
+  feature.Check(found != manifest.tables.end() && (combiner == "sum" || combiner == "mean"), "'", feature.Text("name"),
+                "' has table '", table, "', combiner '", combiner, "'");
+  return {feature.Text("name"), static_cast<int32_t>(found - manifest.tables.begin()),
+          combiner == "sum" ? RH_SUM : RH_MEAN, feature.Integer("dim", 1), feature.Integer("column_begin", 0)};
 }
 
 void ParseFeatures(const JsonObject& document, Manifest* manifest) {
@@ -130,108 +99,105 @@ void ParseFeatures(const JsonObject& document, Manifest* manifest) {
   int64_t column = 0;
   for (const Json& value : document.Array("features")) {
     const FeatureRecord record = ParseFeature(document, value, *manifest);
-    if (!names.insert(record.name).second) document.Refuse(StrCat("the feature '", record.name, "' stands twice"));
-    if (record.dim != manifest->tables[record.table].dim || record.column_begin != column) {
-      document.Refuse(
-          StrCat("the dim and column_begin of feature '", record.name, "' are not those of the tables, side by side"));
-    }
+    document.Check(names.insert(record.name).second, "the feature '", record.name, "' stands twice");
+    document.Check(record.dim == manifest->tables[record.table].dim && record.column_begin == column,
+                   "the dim and column_begin of feature '", record.name, "' are not those of the tables, side by side");
     column += record.dim;
     manifest->features.push_back(record);
   }
 }
 
 void ParseDense(const JsonObject& document, Manifest* manifest) {
-  const Json& value = document.At("dense");
-  if (value.is_null()) return;
-  const JsonObject dense = Part(document, value, "the dense part", {"file", "inputs", "output"});
-  const JsonObject inputs = Part(dense, dense.At("inputs"), "inputs", {"dense", "embeddings"});
+  if (document.At("dense").is_null()) return;
+  const JsonObject dense = document.Part(document.At("dense"), "the dense part", {"file", "inputs", "output"});
+  const JsonObject inputs = dense.Part(dense.At("inputs"), "inputs", {"dense", "embeddings"});
   manifest->num_dense = inputs.Integer("dense", 0);
   int64_t width = 0;
   for (const FeatureRecord& feature : manifest->features) width += feature.dim;
-  if (inputs.Integer("embeddings", 0) != width || dense.Text("file") != "dense.onnx" ||
-      dense.Text("output") != "scores") {
-    dense.Refuse(StrCat(value.dump(), " does not take what the features give"));
-  }
+  dense.Check(inputs.Integer("embeddings", 0) == width && dense.Text("file") == "dense.onnx" &&
+                  dense.Text("output") == "scores",
+              "does not take what the features give");
 }
 
 void ParseFiles(const JsonObject& document, Manifest* manifest) {
   if (document.Has("vocabularies")) {
     for (const Json& value : document.Array("vocabularies")) {
-      manifest->vocabularies.push_back(ParseFile(Part(document, value, "a vocabulary", {"sha256", "bytes"})));
+      manifest->vocabularies.push_back(ParseFile(document.Part(value, "a vocabulary", {"sha256", "bytes"})));
     }
   }
-  const Json& files = document.At("files");
-  if (!files.is_object()) document.Refuse(StrCat("expected an object under 'files', found ", files.type_name()));
-  std::set<std::string> names;
-  for (const auto& item : files.items()) {
-    CheckFileName(document, item.key());
-    names.insert(item.key());
-    manifest->files[item.key()] =
-        ParseFile(Part(document, item.value(), StrCat("the file '", item.key(), "'"), {"sha256", "bytes"}));
-  }
+  // Names stand in paths: there is none but these.
   std::set<std::string> expected = {"transform.json", "golden.json"};
   if (manifest->num_dense) expected.insert("dense.onnx");
   if (manifest->vocabularies.empty()) expected.insert("transform.safetensors");
-  if (names != expected) document.Refuse("names other files than its parts need");
+  for (const auto& item : document.Object("files").items()) {
+    document.Check(expected.erase(item.key()) == 1, "names the file '", item.key(), "', which no version has");
+    const JsonObject file = document.Part(item.value(), "'" + item.key() + "'", {"sha256", "bytes"});
+    manifest->files[item.key()] = ParseFile(file);
+  }
+  document.Check(expected.empty(), "does not name the file '", expected.empty() ? "" : *expected.begin(), "'");
 }
 
-void ParseOrigin(const JsonObject& document, Manifest* manifest) {
-  const Json& parent = document.At("parent");
-  if (!parent.is_null()) {
-    const JsonObject fields = Part(document, parent, "the parent", {"name", "sha256"});
-    manifest->parent_name = fields.Text("name");
-    manifest->parent_sha256 = fields.Text("sha256");
-    if (SequenceOf(manifest->parent_name) < 0 || !IsSha256(manifest->parent_sha256) ||
-        manifest->parent_name.substr(manifest->parent_name.size() - 8) != manifest->parent_sha256.substr(0, 8)) {
-      fields.Refuse("cannot be a version");
-    }
-  }
+void ParseParent(const JsonObject& document, Manifest* manifest) {
+  if (document.At("parent").is_null()) return;
+  const JsonObject parent = document.Part(document.At("parent"), "the parent", {"name", "sha256"});
+  manifest->parent_name = parent.Text("name");
+  manifest->parent_sha256 = parent.Text("sha256");
+  parent.Check(SequenceOf(manifest->parent_name) >= 0 && IsSha256(manifest->parent_sha256) &&
+                   IsNameOf(manifest->parent_name, manifest->parent_sha256),
+               "cannot be a version");
+}
+
+// What the engine has no use for, but what is wrong with it may be wrong with the rest.
+void CheckOrigin(const JsonObject& document) {
   if (document.Has("origin")) {
-    const JsonObject origin = Part(document, document.At("origin"), "the origin", {"action", "version"});
-    const std::string action = origin.Text("action");
+    const JsonObject origin = document.Part(document.At("origin"), "the origin", {"action", "version"});
     const std::set<std::string> known = {"export", "delta", "compact", "rollback", "import"};
-    if (known.count(action) == 0) origin.Refuse(StrCat("has the unknown action '", action, "'"));
-    if (origin.Has("version") && !origin.At("version").is_null()) origin.Text("version");
+    origin.Check(known.count(origin.Text("action")) == 1, "has the unknown action '", origin.Text("action"), "'");
   }
   if (document.Has("source") && !document.At("source").is_null()) {
-    const JsonObject source = Part(document, document.At("source"), "the source", {"run", "checkpoint", "step"});
+    const JsonObject source = document.Part(document.At("source"), "the source", {"run", "checkpoint", "step"});
     source.Text("run");
     source.Text("checkpoint");
     source.Integer("step", std::numeric_limits<int64_t>::min());
   }
+  document.Object("metrics");
 }
 
-// ISO 8601 as Python writes it: 2026-11-20T10:00:00.000+00:00, the fraction and the offset from UTC being optional.
+// ISO 8601 in UTC, as Python writes it: 2026-11-20T10:00:00.000+00:00.
 void ParseTime(const JsonObject& document, Manifest* manifest) {
   manifest->created_at = document.Text("created_at");
-  const std::string& text = manifest->created_at;
+  const char* text = manifest->created_at.c_str();
   std::tm time = {};
   int read = 0;
-  const int found = std::sscanf(text.c_str(), "%4d-%2d-%2dT%2d:%2d:%2d%n", &time.tm_year, &time.tm_mon, &time.tm_mday,
+  double fraction = 0;
+  const int found = std::sscanf(text, "%4d-%2d-%2dT%2d:%2d:%2d%n", &time.tm_year, &time.tm_mon, &time.tm_mday,
                                 &time.tm_hour, &time.tm_min, &time.tm_sec, &read);
-  if (found != 6) document.Refuse(StrCat("created_at is '", text, "': expected ISO 8601 in UTC"));
+  int more = 0;
+  if (found == 6 && text[read] == '.' && std::sscanf(text + read, "%lf%n", &fraction, &more) == 1) read += more;
+  document.Check(found == 6 && manifest->created_at.substr(read) == "+00:00", "created_at is '", text,
+                 "': expected ISO 8601 in UTC");
   time.tm_year -= 1900;
   time.tm_mon -= 1;
-  double fraction = 0;
-  int more = 0;
-  if (text[read] == '.' && std::sscanf(text.c_str() + read, "%lf%n", &fraction, &more) == 1) read += more;
-  const std::string offset = text.substr(read);
-  if (!offset.empty() && offset != "Z" && offset != "+00:00") {
-    document.Refuse(StrCat("created_at is '", text, "': expected ISO 8601 in UTC"));
-  }
   manifest->created_seconds = static_cast<double>(timegm(&time)) + fraction;
 }
 
-void CheckFormat(const JsonObject& document) {
-  if (document.Text("format") != "rankhouse.version") {
-    document.Refuse(StrCat("expected the format 'rankhouse.version', found '", document.Text("format"),
-                           "'; is it the right folder?"));
-  }
-  const int64_t version = document.Integer("format_version", 1);
-  if (version > kFormatVersion) {
-    document.Refuse(StrCat("has format_version ", version, ", this release reads up to ", kFormatVersion,
-                           "; use a newer Rankhouse"));
-  }
+void Parse(const std::string& name, const std::string& content, Manifest* manifest) {
+  const Json value = format::ParseObject(manifest->path, content);
+  format::CheckFormat(manifest->path, value, "version");
+  const JsonObject document(value, manifest->path,
+                            {"format", "format_version", "model", "sequence", "parent", "origin", "source",
+                             "created_at", "dense", "vocabularies", "tables", "features", "metrics", "files"});
+  manifest->model = document.Text("model");
+  document.Check(IsModelName(manifest->model), "'", manifest->model, "' cannot be a model's name");
+  const int64_t sequence = document.Integer("sequence", 1);
+  document.Check(name[0] == '.' || sequence == SequenceOf(name), "has the sequence ", sequence, ", its name another");
+  ParseTables(document, manifest);
+  ParseFeatures(document, manifest);
+  ParseDense(document, manifest);
+  ParseFiles(document, manifest);
+  ParseParent(document, manifest);
+  ParseTime(document, manifest);
+  CheckOrigin(document);
 }
 
 }  // namespace
@@ -266,39 +232,24 @@ int64_t SequenceOf(const std::string& name) {
   return std::stoll(name.substr(0, digits));
 }
 
+bool IsNameOf(const std::string& name, const std::string& sha256) {
+  return name.size() >= 8 && name.substr(name.size() - 8) == sha256.substr(0, 8);
+}
+
 Manifest ReadManifest(const std::string& folder, const std::string& name) {
   Manifest manifest = {};
   manifest.path = folder + "/manifest.json";
-  std::string content;
   try {
-    content = OpenFile(manifest.path).ReadAll();
+    const std::string content = OpenFile(manifest.path).ReadAll();
+    manifest.sha256 = Sha256Of(content);
+    if (name[0] != '.' && !IsNameOf(name, manifest.sha256)) {
+      throw Error(RH_CORRUPT, StrCat(manifest.path, ": was altered: its SHA-256 begins with ",
+                                     manifest.sha256.substr(0, 8), ", the version's name ends with another; restore ",
+                                     "the version from another copy of the store"));
+    }
+    Parse(name, content, &manifest);
   } catch (const Error& error) {
     throw Error(RH_BAD_MANIFEST, error.what());
-  }
-  manifest.sha256 = Sha256Of(content);
-  const bool is_complete = name[0] != '.';
-  if (is_complete && name.substr(name.size() - 8) != manifest.sha256.substr(0, 8)) {
-    throw Error(RH_BAD_MANIFEST, StrCat(manifest.path, ": was altered: its SHA-256 begins with ",
-                                        manifest.sha256.substr(0, 8), ", the version's name ends with another; ",
-                                        "restore the version from another copy of the store"));
-  }
-  const Json value = ParseJson(content, manifest.path, RH_BAD_MANIFEST);
-  try {
-    const JsonObject document(value, manifest.path, RH_BAD_MANIFEST, kKeys);
-    CheckFormat(document);
-    manifest.model = document.Text("model");
-    if (!IsModelName(manifest.model)) document.Refuse(StrCat("'", manifest.model, "' cannot be a model's name"));
-    const int64_t sequence = document.Integer("sequence", 1);
-    if (is_complete && sequence != SequenceOf(name)) document.Refuse(StrCat("has the sequence ", sequence));
-    ParseTables(document, &manifest);
-    ParseFeatures(document, &manifest);
-    ParseDense(document, &manifest);
-    ParseFiles(document, &manifest);
-    ParseOrigin(document, &manifest);
-    ParseTime(document, &manifest);
-    if (!document.At("metrics").is_object()) document.Refuse("expected an object under 'metrics'");
-  } catch (const Error& error) {
-    throw Error(error.status(), StrCat(error.what(), kAgain));
   }
   return manifest;
 }

@@ -72,6 +72,9 @@ struct Manifest {
 // A number of a version in its name: `<sequence, 6 digits or more>-<8 hexadecimal digits>`; -1 if it is no such name.
 int64_t SequenceOf(const std::string& name);
 
+// Whether a name ends as that of a version whose manifest has this SHA-256 does.
+bool IsNameOf(const std::string& name, const std::string& sha256);
+
 // Reads the manifest of the version `name`, whose folder is given. The files that it names are not looked at. Throws
 // Error RH_BAD_MANIFEST.
 Manifest ReadManifest(const std::string& folder, const std::string& name);

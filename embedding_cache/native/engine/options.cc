@@ -19,26 +19,34 @@ int32_t Choice(const JsonObject& options, const char* key, const std::vector<std
   if (found != choices.end()) return static_cast<int32_t>(found - choices.begin());
   std::string known;
   for (const std::string& choice : choices) known += (known.empty() ? "'" : ", '") + choice + "'";
-  options.Refuse(StrCat("'", key, "' is '", value, "': expected one of ", known));
+  options.Check(false, "'", key, "' is '", value, "': expected one of ", known);
+  return otherwise;
 }
 
-}  // namespace
-
-Options ParseOptions(const char* json) {
+Options Parse(const std::string& json) {
   Options options;
-  if (json == nullptr) return options;
   const std::string where = "the engine's options";
-  const Json value = ParseJson(json, where, RH_INVALID_ARGUMENT);
-  const JsonObject object(value, where, RH_INVALID_ARGUMENT, {"num_threads", "memory", "out_of_range"});
+  const Json value = format::ParseObject(where, json);
+  const JsonObject object(value, where, {"num_threads", "memory", "out_of_range"});
   if (object.Has("num_threads")) {
     const int64_t num_threads = object.Integer("num_threads", 0);
-    if (num_threads > std::numeric_limits<int32_t>::max()) object.Refuse(StrCat("'num_threads' is ", num_threads));
+    object.Check(num_threads <= std::numeric_limits<int32_t>::max(), "'num_threads' is ", num_threads);
     options.num_threads = static_cast<int32_t>(num_threads);
   }
   options.memory = static_cast<MemoryKind>(Choice(object, "memory", {"map", "pin"}, 0));
   // In the order of rh_out_of_range.
   options.out_of_range = Choice(object, "out_of_range", {"error", "zero", "clip", "unknown_row"}, RH_ERROR);
   return options;
+}
+
+}  // namespace
+
+Options ParseOptions(const char* json) {
+  try {
+    return json == nullptr ? Options() : Parse(json);
+  } catch (const Error& error) {
+    throw Error(RH_INVALID_ARGUMENT, error.what());
+  }
 }
 
 }  // namespace rankhouse::engine

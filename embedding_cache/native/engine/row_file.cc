@@ -4,6 +4,7 @@
 
 #include "core/status.h"
 #include "engine/row_source.h"
+#include "format/json.h"
 #include "rankhouse/engine.h"
 
 namespace rankhouse::engine {
@@ -17,6 +18,12 @@ std::string Described(const std::map<std::string, std::string>& metadata) {
   return text;
 }
 
+std::string Described(const std::vector<int64_t>& shape) {
+  std::string text;
+  for (const int64_t extent : shape) text += StrCat(text.empty() ? "[" : ", ", extent);
+  return text + "]";
+}
+
 const char* CodeOf(int32_t type) {
   constexpr const char* kCodes[] = {"F32", "F16", "BF16", "U8"};  // in the order of rh_row_type
   return kCodes[type];
@@ -25,26 +32,21 @@ const char* CodeOf(int32_t type) {
 // int8 rows end with scale and offset.
 int64_t ColumnsOf(const TableRecord& table) { return table.dim + (table.type == RH_INT8_ROWWISE ? 8 : 0); }
 
-std::unique_ptr<const RowMemory> MemoryOf(const OpenFile& file, const TensorFile& header, MemoryKind kind) {
-  const auto found = header.tensors.find("rows");
-  if (found == header.tensors.end() || found->second.shape.size() != 2 || found->second.shape[1] == 0) {
-    throw Error(RH_CORRUPT, StrCat(file.path(), ": has no rows; export the version again"));
-  }
-  const Tensor& rows = found->second;
-  if (rows.begin % kRowAlignment != 0 && rows.end > rows.begin) {
-    throw Error(RH_CORRUPT, StrCat(file.path(), ": its rows do not begin on a multiple of ", kRowAlignment, " bytes"));
-  }
-  const int64_t bytes = rows.end - rows.begin;
-  const int64_t stride = rows.shape[0] == 0 ? 1 : bytes / rows.shape[0];
-  if (rows.shape[0] >= int64_t{1} << kRowBits) {
-    throw Error(RH_CORRUPT, StrCat(file.path(), ": has ", rows.shape[0], " rows: expected less than 2^", kRowBits));
-  }
-  return std::make_unique<const RowMemory>(file, rows.begin, bytes, stride, kind);
+std::unique_ptr<const RowMemory> MemoryOf(const OpenFile& file, const format::TensorFile& tensors, MemoryKind kind) {
+  const format::Tensor& rows = tensors.tensor("rows");
+  format::RequireIntact(rows.shape.size() == 2 && rows.shape[1] > 0, file.path(), "has no rows; export it again");
+  format::RequireIntact(rows.begin % kRowAlignment == 0 || rows.bytes == 0, file.path(),
+                        "its rows do not begin on a multiple of ", kRowAlignment, " bytes");
+  format::RequireIntact(rows.shape[0] < int64_t{1} << kRowBits, file.path(), "has ", rows.shape[0],
+                        " rows: expected less than 2^", kRowBits);
+  const int64_t stride = rows.shape[0] == 0 ? 1 : rows.bytes / rows.shape[0];
+  return std::make_unique<const RowMemory>(file, rows.begin, rows.bytes, stride, kind);
 }
 
-const OpenFile& Checked(const OpenFile& file, const FileRecord& record) {
+// Its size is compared first, as what is wrong with a file that was cut short is mostly that.
+const std::string& Checked(const OpenFile& file, const FileRecord& record) {
   file.Check(record, /*verify=*/false);
-  return file;
+  return file.path();
 }
 
 }  // namespace
@@ -53,8 +55,8 @@ RowFile::RowFile(const std::string& path, const FileRecord& record, int64_t numb
     : file_(path),
       record_(record),
       number_(number),
-      header_(ReadTensorFile(Checked(file_, record))),
-      memory_(MemoryOf(file_, header_, kind)) {}
+      tensors_(Checked(file_, record)),
+      memory_(MemoryOf(file_, tensors_, kind)) {}
 
 void RowFile::Verify(FileCounters* counters) {
   if (verified_) return;
@@ -87,27 +89,24 @@ void RowFile::CheckDelta(const TableRecord& table, int64_t delta) const {
 
 void RowFile::Expect(const TableRecord& table, const std::map<std::string, std::string>& metadata,
                      const std::map<std::string, std::vector<int64_t>>& shapes) const {
-  if (header_.metadata != metadata) {
+  if (tensors_.metadata() != metadata) {
     throw Error(RH_CORRUPT, StrCat(path(), ": does not belong to what is before it in table '", table.name,
-                                   "': expected ", Described(metadata), "; found ", Described(header_.metadata),
+                                   "': expected ", Described(metadata), "; found ", Described(tensors_.metadata()),
                                    "; a file is missing, doubled or out of order: export the version again"));
   }
-  bool same = header_.tensors.size() == shapes.size();
   for (const auto& [name, shape] : shapes) {
-    const auto found = header_.tensors.find(name);
+    const format::Tensor& found = tensors_.tensor(name);
     const char* dtype = name == "rows" ? CodeOf(table.type) : "I64";
-    same = same && found != header_.tensors.end() && found->second.shape == shape && found->second.dtype == dtype;
+    format::RequireIntact(found.shape == shape && found.dtype == dtype, path(), "table '", table.name, "' expected ",
+                          name, " of ", dtype, " ", Described(shape), ", found ", found.dtype, " ",
+                          Described(found.shape), "; export the version again");
   }
-  if (same) return;
-  throw Error(RH_CORRUPT, StrCat(path(), ": table '", table.name,
-                                 "' has other rows than the version's manifest says: ", "expected ", table.dtype, " [",
-                                 shapes.at("rows")[0], ", ", shapes.at("rows")[1], "]", "; export the version again"));
 }
 
 std::vector<int64_t> RowFile::ReadIds(const char* name) const {
-  const Tensor& tensor = header_.tensors.at(name);
-  std::vector<int64_t> ids((tensor.end - tensor.begin) / sizeof(int64_t));
-  file_.Read(tensor.begin, tensor.end - tensor.begin, ids.data());
+  const format::Tensor& tensor = tensors_.tensor(name);
+  std::vector<int64_t> ids(tensor.bytes / sizeof(int64_t));
+  file_.Read(tensor.begin, tensor.bytes, ids.data());
   return ids;
 }
 

@@ -13,7 +13,7 @@
 #include "engine/files.h"
 #include "engine/manifest.h"
 #include "engine/row_memory.h"
-#include "engine/tensor_file.h"
+#include "format/tensor_file.h"
 
 namespace rankhouse::engine {
 
@@ -52,7 +52,7 @@ class RowFile {
   const OpenFile file_;
   const FileRecord record_;
   const int64_t number_;
-  const TensorFile header_;
+  const format::TensorFile tensors_;
   std::unique_ptr<const RowMemory> memory_;
   bool verified_ = false;
 };

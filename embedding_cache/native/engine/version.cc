@@ -2,18 +2,19 @@
 
 #include <utility>
 
-#include "engine/json.h"
+#include "format/json.h"
 
 namespace rankhouse::engine {
 namespace {
 
 std::string Described(const std::string& store, const std::string& folder, const std::string& name,
                       const Manifest& manifest, const std::vector<Table>& tables) {
-  Json json = {{"model", manifest.model}, {"name", name}, {"created_at", manifest.created_at}, {"folder", folder}};
-  json["layers"] = Json::array();
+  format::Json json = {
+      {"model", manifest.model}, {"name", name}, {"created_at", manifest.created_at}, {"folder", folder}};
+  json["layers"] = format::Json::array();
   for (const FileRecord& layer : manifest.vocabularies) json["layers"].push_back(SharedPath(store, layer));
-  json["num_dense"] = manifest.num_dense ? Json(*manifest.num_dense) : Json();
-  json["tables"] = Json::array();
+  json["num_dense"] = manifest.num_dense ? format::Json(*manifest.num_dense) : format::Json();
+  json["tables"] = format::Json::array();
   for (const Table& table : tables) {
     json["tables"].push_back({{"name", table.record.name},
                               {"num_rows", table.record.num_rows},
@@ -21,7 +22,7 @@ std::string Described(const std::string& store, const std::string& folder, const
                               {"dtype", table.record.dtype},
                               {"rows", table.is_direct ? "direct" : "resolved"}});
   }
-  json["features"] = Json::array();
+  json["features"] = format::Json::array();
   int64_t width = 0;
   for (const FeatureRecord& feature : manifest.features) {
     json["features"].push_back({{"name", feature.name},

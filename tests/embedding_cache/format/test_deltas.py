@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rankhouse.embedding_cache.engine import EmbeddingEngine
+from rankhouse.embedding_cache.engine import Engine
 from rankhouse.embedding_cache.errors import BatchError
 from rankhouse.embedding_cache.format.content import DeltaContent
 from rankhouse.embedding_cache.format.delta import chain_of
@@ -120,8 +120,8 @@ def test_the_engine_pools_a_chain_as_one_whole_table_bit_for_bit(tmp_path: Path,
     assert not whole.tables[0].deltas
     lengths_FB = chain.random.integers(0, 5, (2, 64), dtype=np.int32)
     ids_N = chain.random.integers(0, len(chain.truth), lengths_FB.sum())
-    expected = EmbeddingEngine(whole).lookup(ids_N, lengths_FB)
-    np.testing.assert_array_equal(EmbeddingEngine(last).lookup(ids_N, lengths_FB), expected)
+    expected = Engine().open(whole.store, whole.name).lookup(ids_N, lengths_FB)
+    np.testing.assert_array_equal(Engine().open(last.store, last.name).lookup(ids_N, lengths_FB), expected)
     begins = np.cumsum(lengths_FB) - lengths_FB.ravel()
     for sample, (begin, length) in enumerate(zip(begins[:64], lengths_FB[0], strict=True)):
         summed = chain.truth[ids_N[begin : begin + length]].sum(axis=0)
@@ -185,7 +185,7 @@ def test_a_delta_may_remove_only(store: VersionStore, tmp_path: Path) -> None:
     version = store.write_delta(small_delta(tmp_path / "parts", tables=tables), store.open())
     version = store.open(version.name)
     np.testing.assert_array_equal(version.rows("C1", np.array([11, 1, 3])), [[0, 0, 0], [0, 0, 0], [9, 10, 11]])
-    engine = EmbeddingEngine(version)
+    engine = Engine().open(version.store, version.name)
     found = engine.lookup(np.array([1, 0, 1, 3]), np.array([[1], [1], [2]], np.int32))
     np.testing.assert_array_equal(found, [[0, 0, 0, 0, 0, 4.5, 5, 5.5]])
 
@@ -202,8 +202,8 @@ def test_refuses_an_id_outside_the_table(store: VersionStore, wrong: int) -> Non
         store.open().rows("C1", np.array([1, wrong]))
     with pytest.raises(ContentError, match=r"has no table 'C9'; it has C1, C2"):
         store.open().rows("C9", np.array([1]))
-    with pytest.raises(BatchError, match=f"table 'C1' has 12 rows; there is no row {wrong}"):
-        EmbeddingEngine(store.open()).lookup(np.array([0, 0, wrong]), np.ones((3, 1), np.int32))
+    with pytest.raises(BatchError, match=f"id {wrong} of feature 'clicked' .* is out of range: table 'C1' has 12 rows"):
+        Engine().open(store.path).lookup(np.array([0, 0, wrong]), np.ones((3, 1), np.int32))
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankhouse.embedding_cache.engine import EmbeddingEngine
+from rankhouse.embedding_cache.engine import Engine, OpenVersion
 from rankhouse.embedding_cache.errors import HpsError
 from rankhouse.embedding_cache.format.errors import ContentError, NotServableError
 from rankhouse.embedding_cache.format.raw import RawBatch
 from rankhouse.embedding_cache.format.version import Version, VersionStore
 from rankhouse.embedding_cache.format.version_record import Origin
-from rankhouse.embedding_cache.hps import external_order, importing
+from rankhouse.embedding_cache.hps import external_order
 from rankhouse.embedding_cache.hps.importing import ImportOptions, import_hps
 from rankhouse.embedding_cache.hps.ps_json import read_ps_json
 from rankhouse.serving.triton_models.dense import DensePart
@@ -41,7 +41,7 @@ REQUESTS: list[dict[str, Any]] = [
 def looked_up(version: Version, rows: Sequence[dict[str, Any]]) -> np.ndarray:
     transform = version.transform()
     batch = transform.apply(RawBatch.from_rows(transform.features, rows))
-    return EmbeddingEngine(version).lookup(batch.ids, batch.lengths)
+    return Engine().open(version.store, version.name).lookup(batch.ids, batch.lengths)
 
 
 def truth(rows: Sequence[dict[str, Any]], *, is_mean: bool = False) -> np.ndarray:
@@ -151,7 +151,7 @@ def test_a_dense_part_comes_with_golden_requests(tmp_path: Path, combiner: str, 
     keys = set()
     for golden in version.golden():
         batch = transform.apply(RawBatch.from_rows(transform.features, golden.rows()))
-        scores = part.scores(batch.dense, EmbeddingEngine(version).lookup(batch.ids, batch.lengths))
+        scores = part.scores(batch.dense, Engine().open(version.store, version.name).lookup(batch.ids, batch.lengths))
         np.testing.assert_allclose(scores, golden.scores, rtol=0, atol=1e-5)
         keys |= set(batch.ids.tolist())
     assert sum(len(golden.scores) for golden in version.golden()) == 64
@@ -223,8 +223,8 @@ def test_files_that_change_during_the_import_are_noticed(tmp_path: Path) -> None
 
 
 def test_scores_of_a_version_that_differ_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lookup = EmbeddingEngine.lookup
-    monkeypatch.setattr(importing.EmbeddingEngine, "lookup", lambda *arguments: lookup(*arguments) + np.float32(0.5))
+    lookup = OpenVersion.lookup
+    monkeypatch.setattr(OpenVersion, "lookup", lambda *arguments: lookup(*arguments) + np.float32(0.5))
     with pytest.raises(HpsError, match=r"model 'shop' scores .* where HPS's files and .*dense\.onnx give"):
         imported(small_ps_json(tmp_path), dense=dense_part(tmp_path, 2, 5))
     assert VersionStore(tmp_path / "store").names() == []

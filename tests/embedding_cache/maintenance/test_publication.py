@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rankhouse.embedding_cache.engine import EmbeddingEngine
+from rankhouse.embedding_cache.engine import Engine
 from rankhouse.embedding_cache.format.errors import ContentError, CorruptFileError, ManifestError, VersionNotFoundError
 from rankhouse.embedding_cache.format.shared_files import shared_path
 from rankhouse.embedding_cache.format.version import Version, VersionStore
@@ -37,8 +37,8 @@ def test_a_folded_chain_gives_the_same_bits(
     assert [table.deltas for table in folded.tables] == [(), ()]
     assert [table.dtype for table in folded.tables] == [dtype, dtype]
     ids, lengths = np.array([1, 2, 4, 11, 12, 13, 3, 0, 4]), np.array([[6], [1], [2]], np.int32)
-    pooled = EmbeddingEngine(folded).lookup(ids, lengths)
-    assert pooled.tobytes() == EmbeddingEngine(last).lookup(ids, lengths).tobytes()
+    pooled = Engine().open(folded.store, folded.name).lookup(ids, lengths)
+    assert pooled.tobytes() == Engine().open(last.store, last.name).lookup(ids, lengths).tobytes()
 
 
 @pytest.mark.parametrize("dtype", ALL_ROW_TYPES)
