@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -226,6 +227,52 @@ def rollback(
     with _byte_progress(console) as progress:
         new = roll_back(VersionStore(store), version, on_verified=_shown(progress, f"verifying {version}"))
     console.print(f"[bold]{new.name}[/] of {new.model} has the content of {new.origin.version} and is the latest now")
+
+
+@app.command()
+def push(
+    store: Store,
+    version: Name = "latest",
+    *,
+    to: Annotated[
+        str, typer.Option(metavar="URL", help="redis://[user@]host:port[,host:port...], or rediss:// for TLS.")
+    ],
+    options: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="JSON of the connection: what the engine's option redis takes.")
+    ] = None,
+    password_env: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The environment's variable that holds the user's password.")
+    ] = None,
+    ca_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="PEM: who signed the nodes' certificates; else the system's.")
+    ] = None,
+    ttl_hours: Annotated[float | None, typer.Option(help="How long it stays there; default is for ever.")] = None,
+) -> None:
+    """Brings the rows of a version into a Redis Cluster, or one plain server, for engines that read them there.
+
+    What is there already is not sent again, so a push that broke is just done again.
+    """
+    from rankhouse.embedding_cache.format.version import VersionStore
+    from rankhouse.embedding_cache.maintenance.verification import open_verified
+    from rankhouse.embedding_cache.redis_client import RedisClient, read_options
+    from rankhouse.embedding_cache.redis_push import push_version
+
+    console, began = Console(highlight=False, soft_wrap=True), time.monotonic()
+    given = {**({} if options is None else read_options(options)), "url": to}
+    given |= {} if password_env is None else {"password_env": password_env}
+    given |= {} if ca_file is None else {"ca_file": str(ca_file)}
+    with RedisClient(**given) as client, _byte_progress(console) as progress:
+        opened = open_verified(VersionStore(store), version, on_bytes=_shown(progress, f"verifying {version}"))
+        pushed = push_version(
+            opened,
+            client,
+            ttl_seconds=None if ttl_hours is None else 3600 * ttl_hours,
+            on_bytes=_shown(progress, f"pushing {opened.name}"),
+        )
+    console.print(
+        f"[bold]{opened.name}[/] of {opened.model}: {_count(pushed.num_files, 'file')}, {_size(pushed.num_bytes)}, "
+        f"of which {_size(pushed.num_sent)} were sent and all verified, {time.monotonic() - began:.1f} s"
+    )
 
 
 @app.command()
