@@ -28,14 +28,10 @@ from rich.console import Console
 from rich.progress import track
 
 from benchmarks.support.ensemble.perf_analyzer import Load, PerfAnalyzer, write_data
+from benchmarks.support.ensemble.whole_model_repository import write_whole_model
 from benchmarks.support.ensemble.wire import Tensors, ensemble_tensors, scores, whole_model_tensors
 from benchmarks.support.machine import CHECKOUT, describe_machine, example_dataset, rankhouse
-from benchmarks.support.python_ensemble.repository import (
-    PythonModel,
-    Tensor,
-    write_python_ensemble,
-    write_python_model,
-)
+from benchmarks.support.python_ensemble.repository import write_python_ensemble
 from benchmarks.support.sheet import Sheet, report
 from rankhouse.embedding_cache.format.raw import RawBatch
 from rankhouse.embedding_cache.format.version import Version, VersionStore
@@ -47,6 +43,7 @@ FOLDER = CHECKOUT / "build" / "ensemble"
 MODEL = "dlrm"
 OURS, STEPS, WHOLE = "Rankhouse", "Python steps", "TensorFlow"
 CONCURRENCIES, CANDIDATES = (1, 4, 16), (1, 64, 512)
+MOST_ROWS = max(CONCURRENCIES) * max(CANDIDATES)
 QUICK = ((1, 64), (4, 64))
 # Different requests of a cell, sent in turn.
 NUM_REQUESTS = 16
@@ -128,10 +125,11 @@ def serve(server: TritonServer, version: Version, saved_model: Path, sizes: set[
     requests = {size: [_rows(golden, number * size, size) for number in range(NUM_REQUESTS)] for size in sizes}
     raw = {size: [ensemble_tensors(RawBatch.from_rows(features, rows)) for rows in requests[size]] for size in sizes}
     columns = {size: [whole_model_tensors(features, rows) for rows in requests[size]] for size in sizes}
+    whole = write_whole_model(version, saved_model, most_rows=MOST_ROWS, repository=server.repository)
     served = [
-        Served(OURS, write_models(version, repository=server.repository), raw),
+        Served(OURS, write_models(version, repository=server.repository, backends=server.backends), raw),
         Served(STEPS, write_python_ensemble(version, name="python", repository=server.repository), raw),
-        Served(WHOLE, _write_whole_model(version, saved_model, server.repository), columns, is_batched=True),
+        Served(WHOLE, whole, columns, is_batched=True),
     ]
 
     async def load() -> None:
@@ -202,23 +200,6 @@ def sheets(loads: Mapping[Cell, Mapping[str, Sequence[Load]]]) -> list[Sheet]:
 
 def _rows(rows: Sequence[dict[str, object]], start: int, count: int) -> list[dict[str, object]]:
     return [rows[(start + number) % len(rows)] for number in range(count)]
-
-
-def _write_whole_model(version: Version, saved_model: Path, repository: Path) -> str:
-    num_texts = len(version.features)
-    model = PythonModel(
-        "tensorflow",
-        "from benchmarks.support.ensemble.whole_model_step import TritonPythonModel\n",
-        inputs=(
-            Tensor("float_values", "TYPE_FP64", (version.num_dense,)),
-            Tensor("texts", "TYPE_STRING", (num_texts,)),
-        ),
-        outputs=(Tensor("scores", "TYPE_FP32", (1,)),),
-        parameters={"saved_model": str(saved_model.resolve())},
-        max_batch_size=max(CANDIDATES) * max(CONCURRENCIES),
-    )
-    write_python_model(model, repository)
-    return model.name
 
 
 if __name__ == "__main__":

@@ -58,7 +58,6 @@ class Lmdb(PythonStore):
     def open(self) -> None:
         """Opens the store."""
         self._env = lmdb.open(str(self._path), readonly=True, lock=False, readahead=False, subdir=True)
-        self._rows = self._env.open_db(integerkey=True)
 
     def close(self) -> None:
         """Closes the store."""
@@ -69,7 +68,7 @@ class Lmdb(PythonStore):
         return [data[begin : begin + KEY_BYTES] for begin in range(0, len(data), KEY_BYTES)]
 
     def _values(self, keys: list[bytes]) -> Sequence[bytes]:
-        with self._env.begin(db=self._rows) as transaction:
+        with self._env.begin() as transaction:
             get = transaction.get
             return [get(key) for key in keys]
 

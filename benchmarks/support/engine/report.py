@@ -59,21 +59,20 @@ CELL_COLUMNS = ("rows", "dim", "candidates", "keys", "ids")
 
 
 def sheets(timings: Sequence[Timing], ours: dict[str, str]) -> list[Sheet]:
-    """Returns a sheet of microseconds and one of keys a second for each state; `ours`: whose time is 1, by state."""
+    """Returns a sheet for each state and shape of tables; `ours`: whose time is 1, by state."""
     found = []
-    for state in dict.fromkeys(timing.place.state for timing in timings):
-        chosen = [timing for timing in timings if timing.place.state == state]
-        names = list(dict.fromkeys(timing.candidate for timing in chosen))
-        places = list(dict.fromkeys(timing.place for timing in chosen))
-        by = {(timing.place, timing.candidate): timing for timing in chosen}
-        times, rates = [], []
-        for place in places:
-            reference = by.get((place, ours[state]))
-            times.append([*cell_columns(place.cell), *(_time(by.get((place, name)), reference) for name in names)])
-            rates.append([*cell_columns(place.cell), *(_rate(by.get((place, name))) for name in names)])
-        columns = [*CELL_COLUMNS, *names]
-        found.append(Sheet(f"{state}: microseconds for a request (times {ours[state]}'s)", columns, times))
-        found.append(Sheet(f"{state}: million keys a second", columns, rates))
+    for state, tables in dict.fromkeys((timing.place.state, timing.place.cell.tables) for timing in timings):
+        chosen = [each for each in timings if (each.place.state, each.place.cell.tables) == (state, tables)]
+        places = list(dict.fromkeys(each.place for each in chosen))
+        by = {(each.place, each.candidate): each for each in chosen}
+        lines = [
+            [name, *(_entry(by.get((place, name)), by.get((place, ours[state]))) for place in places)]
+            for name in dict.fromkeys(each.candidate for each in chosen)
+        ]
+        rows, dim, *_ = cell_columns(places[0].cell)
+        title = f"{state}, {rows} rows of dim {dim}: us for a request (times {ours[state]}'s; million keys/s)"
+        heads = (f"{place.cell.batch_size} {place.cell.distribution}" for place in places)
+        found.append(Sheet(title, ["candidates in a request, ids", *heads], lines))
     return found
 
 
@@ -110,17 +109,10 @@ def cell_columns(cell: Cell) -> list[str]:
     return [text, str(tables.dim), str(cell.batch_size), f"{keys:,}", cell.distribution]
 
 
-def _time(timing: Timing | None, reference: Timing | None) -> str:
+def _entry(timing: Timing | None, reference: Timing | None) -> str:
     if timing is None:
         return "-"
-    text = f"{timing.microseconds:,.0f}" if timing.microseconds >= 100 else f"{timing.microseconds:.3g}"
-    if reference is None or reference is timing:
-        return text
-    return f"{text} ({timing.microseconds / reference.microseconds:.2f})"
-
-
-def _rate(timing: Timing | None) -> str:
-    if timing is None:
-        return "-"
-    cell = timing.place.cell
-    return f"{cell.tables.num_tables * cell.batch_size / timing.microseconds:.3g}"
+    cell, taken = timing.place.cell, timing.microseconds
+    rate = f"{cell.tables.num_tables * cell.batch_size / taken:.3g}"
+    ratio = "" if reference is None else f"{taken / reference.microseconds:.2f}x; "
+    return f"{taken:,.0f} ({ratio}{rate})" if taken >= 100 else f"{taken:.3g} ({ratio}{rate})"

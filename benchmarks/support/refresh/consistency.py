@@ -107,7 +107,9 @@ async def refresh_under_load(
 
 async def _load(client: TritonClient, server: TritonServer, versions: MarkedVersions, checker: Checker) -> str:
     marked: Marked = await asyncio.to_thread(versions.publish)
-    model = await asyncio.to_thread(write_models, marked.version, repository=server.repository)
+    model = await asyncio.to_thread(
+        write_models, marked.version, repository=server.repository, backends=server.backends
+    )
     await client.load(model)
     checker.know(model, marked.mark)
     return model

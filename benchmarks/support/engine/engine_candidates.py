@@ -1,0 +1,244 @@
+"""Our engine, through C with everything preallocated and through Python, and what bounds it on the same rows."""
+
+import ctypes
+import json
+import shutil
+import tempfile
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.support.embedding import gather_loop
+from benchmarks.support.embedding.native_memory import allocate
+from benchmarks.support.engine.candidate import files_below, row_numbers
+from benchmarks.support.engine.dataset import Dataset
+from rankhouse.embedding_cache import library
+from rankhouse.embedding_cache.engine import Engine
+from rankhouse.kernels.library import Executor, FeatureRows
+from rankhouse.kernels.library import load as load_kernels
+
+# Of the rows' bytes, in front of Redis.
+CACHED_SHARE = 0.1
+
+
+class ThroughC:
+    """The engine by ctypes: no allocation and no conversion in a call."""
+
+    def __init__(self, dataset: Dataset, *, memory: str, num_deltas: int, num_threads: int) -> None:
+        self.name = f"Rankhouse {memory}" + (f", {num_deltas} delta{'s' * (num_deltas > 1)}" if num_deltas else "")
+        self.num_deltas, self.in_files = num_deltas, memory == "map"
+        self._dataset = dataset
+        self._options: dict[str, Any] = {"memory": memory, "num_threads": num_threads}
+        self._library = library.load()
+        self._executor = ctypes.byref(_executor(num_threads))
+
+    def open(self) -> None:
+        """Opens the version in an engine of its own."""
+        self._engine, self._version = ctypes.c_void_p(), ctypes.c_void_p()
+        library.check(self._library.rh_engine_create(json.dumps(self._options).encode(), ctypes.byref(self._engine)))
+        name = self._dataset.version(self.num_deltas).name
+        library.check(
+            self._library.rh_engine_open(
+                self._engine, str(self._store).encode(), name.encode(), 0, ctypes.byref(self._version)
+            )
+        )
+
+    def close(self) -> None:
+        """Closes version and engine."""
+        self._library.rh_engine_close(self._version)
+        self._library.rh_engine_destroy(self._engine)
+
+    def files(self) -> Sequence[Path]:
+        """The store's shared files."""
+        return list(files_below(self._dataset.store / "segments"))
+
+    def use(self, ids: np.ndarray) -> None:
+        """Takes batches."""
+        num_batches, num_features, batch_size = ids.shape
+        dim = self._dataset.tables.dim
+        self._ids, self._out = allocate(*ids.shape, dtype=np.int64), allocate(batch_size, num_features * dim)
+        self._ids[:] = ids
+        begins = [self._out.ctypes.data + feature * dim * 4 for feature in range(num_features)]
+        self._rows = (FeatureRows * num_features)(*((begin, num_features * dim) for begin in begins))
+        self._hotness = (ctypes.c_int32 * num_features)(*[1] * num_features)
+        # Named, so that they live as long as the calls that point to them.
+        self._batches = [
+            library.Batch(
+                ids=self._ids[batch].ctypes.data,
+                hotness=ctypes.addressof(self._hotness),
+                num_ids=num_features * batch_size,
+                batch_size=batch_size,
+            )
+            for batch in range(num_batches)
+        ]
+        answer = ctypes.byref(library.Answer())
+        self._calls = [
+            partial(
+                self._library.rh_engine_lookup,
+                *(self._version, ctypes.byref(batch), self._rows, answer, self._executor),
+            )
+            for batch in self._batches
+        ]
+
+    def run(self, batch: int) -> None:
+        """Looks one batch up."""
+        library.check(self._calls[batch]())
+
+    def result(self) -> np.ndarray:
+        """The rows."""
+        return self._out
+
+    @property
+    def _store(self) -> Path:
+        return self._dataset.store
+
+
+class ThroughPython:
+    """The engine as a Python program calls it."""
+
+    name, num_deltas, in_files = "Rankhouse map, Python", 0, True
+
+    def __init__(self, dataset: Dataset, *, num_threads: int) -> None:
+        self._dataset, self._num_threads = dataset, num_threads
+
+    def open(self) -> None:
+        """Opens the version in an engine of its own."""
+        version = self._dataset.version(0)
+        self._version = Engine(num_threads=self._num_threads).open(version.store, version.name, verify=False)
+
+    def close(self) -> None:
+        """Closes the version; nothing else holds the engine."""
+        self._version.close()
+
+    def files(self) -> Sequence[Path]:
+        """The store's shared files."""
+        return list(files_below(self._dataset.store / "segments"))
+
+    def use(self, ids: np.ndarray) -> None:
+        """Takes batches."""
+        self._ids = [np.ascontiguousarray(batch.ravel()) for batch in ids]
+        self._lengths = np.ones(ids.shape[1:], np.int32)
+
+    def run(self, batch: int) -> None:
+        """Looks one batch up."""
+        self._last = self._version.lookup(self._ids[batch], self._lengths)
+
+    def result(self) -> np.ndarray:
+        """The rows."""
+        return np.asarray(self._last)
+
+
+class RedisTier(ThroughC):
+    """The engine on a version whose rows are in Redis, with a row cache on this host."""
+
+    def __init__(self, dataset: Dataset, *, url: str, num_threads: int) -> None:
+        super().__init__(dataset, memory="map", num_deltas=0, num_threads=num_threads)
+        self.name, self.in_files = "Rankhouse Redis tier", False
+        cache_bytes = int(dataset.tables.num_bytes * CACHED_SHARE)
+        self._options = {"num_threads": num_threads, "redis": {"url": url}, "cache_bytes": cache_bytes}
+        self._mirror = tempfile.TemporaryDirectory()
+        # Of the store, only what is small: so rows can come from nowhere else.
+        shutil.copytree(dataset.store / "versions", Path(self._mirror.name) / "versions")
+
+    def files(self) -> Sequence[Path]:
+        """None."""
+        return []
+
+    @property
+    def _store(self) -> Path:
+        return Path(self._mirror.name)
+
+
+class GatherLimit:
+    """The C loop over rows in huge pages, or over the mapped files."""
+
+    num_deltas, in_files = 0, False
+
+    def __init__(self, dataset: Dataset, *, in_huge_pages: bool, num_threads: int) -> None:
+        self.name = "C loop" if in_huge_pages else "C loop, mapped"
+        self._dataset, self._in_huge_pages, self._num_threads = dataset, in_huge_pages, num_threads
+        self._library = gather_loop.load()
+
+    def open(self) -> None:
+        """Maps the rows, or copies them into memory."""
+        version = self._dataset.version(0)
+        mapped = [version.table_rows(table.name).segments[0] for table in version.tables]
+        self._tables = [_copied(rows) for rows in mapped] if self._in_huge_pages else mapped
+
+    def close(self) -> None:
+        """Lets go of the rows."""
+        self._tables = []
+
+    def files(self) -> Sequence[Path]:
+        """The store's shared files."""
+        return list(files_below(self._dataset.store / "segments"))
+
+    def use(self, ids: np.ndarray) -> None:
+        """Takes batches."""
+        _, num_features, batch_size = ids.shape
+        own = allocate(*ids.shape, 1, dtype=np.int64)
+        own[:] = ids[..., None]
+        self._out = allocate(batch_size, num_features * self._dataset.tables.dim)
+        pointers = [table.ctypes.data for table in self._tables]
+        self._loop = gather_loop.GatherLoop(
+            self._library, pointers, own, self._out, num_threads=self._num_threads, streaming=False
+        )
+
+    def run(self, batch: int) -> None:
+        """Looks one batch up."""
+        self._loop.run(batch)
+
+    def result(self) -> np.ndarray:
+        """The rows."""
+        return self._out
+
+
+class MappedNumPy:
+    """NumPy on all rows as one mapped file."""
+
+    name, num_deltas, in_files = "NumPy, mapped", 0, True
+
+    def __init__(self, dataset: Dataset) -> None:
+        self._dataset = dataset
+
+    def open(self) -> None:
+        """Maps the file."""
+        self._rows = np.memmap(self._dataset.rows_file, np.float32, "r").reshape(-1, self._dataset.tables.dim)
+
+    def close(self) -> None:
+        """Unmaps it."""
+        self._rows = np.empty((0, 0), np.float32)
+
+    def files(self) -> Sequence[Path]:
+        """The file."""
+        return [self._dataset.rows_file]
+
+    def use(self, ids: np.ndarray) -> None:
+        """Takes batches."""
+        self._numbers = list(row_numbers(ids, self._dataset.tables.rows))
+        self._out = allocate(*self._numbers[0].shape, self._dataset.tables.dim)
+
+    def run(self, batch: int) -> None:
+        """Looks one batch up; its ids are clipped, because that is faster than to check them."""
+        self._rows.take(self._numbers[batch], axis=0, out=self._out, mode="clip")
+
+    def result(self) -> np.ndarray:
+        """The rows."""
+        return self._out.reshape(len(self._out), -1)
+
+
+def _copied(rows: np.ndarray) -> np.ndarray:
+    copy = allocate(*rows.shape)
+    copy[:] = rows
+    return copy
+
+
+def _executor(num_threads: int) -> Executor:
+    kernels, pool, scratch = load_kernels(), ctypes.c_void_p(), ctypes.c_void_p()
+    library.check(kernels.rh_thread_pool_create(num_threads, ctypes.byref(pool)))
+    library.check(kernels.rh_scratch_create(ctypes.byref(scratch)))
+    parallel_for = ctypes.cast(kernels.rh_thread_pool_for, ctypes.c_void_p)
+    return Executor(parallel_for, pool, num_threads, scratch)
