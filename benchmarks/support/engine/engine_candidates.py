@@ -22,6 +22,8 @@ from rankhouse.kernels.library import load as load_kernels
 
 # Of the rows' bytes, in front of Redis.
 CACHED_SHARE = 0.1
+# Of a lookup, which may have 100,000 rows to fetch where the cache is cold.
+DEADLINE_MS = 5000
 
 
 class ThroughC:
@@ -138,7 +140,8 @@ class RedisTier(ThroughC):
         super().__init__(dataset, memory="map", num_deltas=0, num_threads=num_threads)
         self.name, self.in_files = "Rankhouse Redis tier", False
         cache_bytes = int(dataset.tables.num_bytes * CACHED_SHARE)
-        self._options = {"num_threads": num_threads, "redis": {"url": url}, "cache_bytes": cache_bytes}
+        redis = {"url": url, "deadline_ms": DEADLINE_MS}
+        self._options = {"num_threads": num_threads, "rows": "redis", "redis": redis, "cache_bytes": cache_bytes}
         self._mirror = tempfile.TemporaryDirectory()
         # Of the store, only what is small: so rows can come from nowhere else.
         shutil.copytree(dataset.store / "versions", Path(self._mirror.name) / "versions")

@@ -37,7 +37,7 @@ def time_redis(dataset: Dataset, sizes: Sequence[int], num_threads: int, say: Ca
         folder, url = Path(temporary), f"redis://127.0.0.1:{port}"
         say(f"{dataset.folder.name}: filling Redis")
         fill(port, dataset)
-        rankhouse("version", "push", dataset.version(0).name, "--store", dataset.store, "--to", url)
+        rankhouse("version", "push", dataset.store, dataset.version(0).name, "--to", url)
         arguments = {
             "native": {
                 "folder": str(dataset.folder),
