@@ -97,10 +97,10 @@ std::vector<Table> OpenTables(const std::string& store, const Manifest& manifest
   // A file may be of several tables.
   std::sort(opened.begin(), opened.end());
   opened.erase(std::unique(opened.begin(), opened.end()), opened.end());
-  if (verify) {
-    ForAll(static_cast<int64_t>(opened.size()), options.num_threads,
-           [&](int64_t i) { opened[i]->Verify(files->counters()); });
-  }
+  ForAll(static_cast<int64_t>(opened.size()), options.num_threads, [&](int64_t i) {
+    if (verify) opened[i]->Verify(files->counters());
+    opened[i]->EnterPages();
+  });
   std::vector<Table> tables;
   for (const TableRecord& record : manifest.tables) {
     tables.push_back(OpenTable(store, record, options, files, indices));

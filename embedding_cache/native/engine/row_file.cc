@@ -65,6 +65,11 @@ void RowFile::Verify(FileCounters* counters) {
   verified_ = true;
 }
 
+void RowFile::EnterPages() {
+  if (!entered_) memory_->EnterPages(file_);
+  entered_ = true;
+}
+
 void RowFile::CheckSegment(const TableRecord& table, const SegmentRecord& record) const {
   std::map<std::string, std::string> metadata = {{"format", "rankhouse.segment"},
                                                  {"format_version", "1"},

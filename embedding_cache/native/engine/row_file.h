@@ -24,7 +24,7 @@ struct FileCounters {
   std::atomic<int64_t> index_entries{0};  // written by RowIndex; those of merged layers again
 };
 
-// A segment or a delta. Any thread may read it; it is verified by one at a time.
+// A segment or a delta. Any thread may read it; what is not const is called by one at a time.
 class RowFile {
  public:
   // `number` is the file's among all that the engine has opened. Throws Error.
@@ -36,6 +36,9 @@ class RowFile {
 
   // Compares the file's content with its name, once. Throws Error RH_CORRUPT.
   void Verify(FileCounters* counters);
+
+  // RowMemory::EnterPages, once.
+  void EnterPages();
 
   // Checks what it says of itself against what a manifest says: the table's base file, or its delta, of this number.
   // Throws Error RH_CORRUPT.
@@ -55,6 +58,7 @@ class RowFile {
   const format::TensorFile tensors_;
   std::unique_ptr<const RowMemory> memory_;
   bool verified_ = false;
+  bool entered_ = false;
 };
 
 // The files that are open. Any thread may call it.

@@ -1,8 +1,10 @@
 #include "engine/row_memory.h"
 
 #include <sys/mman.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <numeric>
@@ -18,6 +20,18 @@ int64_t PageBytes() {
 }
 
 int64_t RoundUp(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+// Whether the page cache holds the bytes [begin, end) of a file, as far as some samples say.
+bool IsCached(const OpenFile& file, int64_t begin, int64_t end) {
+  constexpr int64_t kSamples = 32;
+  for (int64_t sample = 0; sample < kSamples; ++sample) {
+    char byte;
+    const iovec to = {&byte, 1};
+    if (preadv2(file.descriptor(), &to, 1, begin + (end - begin - 1) * sample / kSamples, RWF_NOWAIT) != 1)
+      return false;
+  }
+  return true;
+}
 
 [[noreturn]] void ThrowOutOfMemory(const char* what, int64_t bytes) {
   throw Error(RH_OUT_OF_MEMORY, StrCat("cannot ", what, " ", bytes, " bytes of rows: ", std::strerror(errno)));
@@ -63,6 +77,7 @@ void RowMemory::Reserve() {
 void RowMemory::Map(const OpenFile& file, int64_t begin) {
   void* found = mmap(rows_, bytes_, PROT_READ, MAP_SHARED | MAP_FIXED, file.descriptor(), begin);
   if (found == MAP_FAILED) ThrowOutOfMemory("map", bytes_);
+  mapped_from_ = begin;
   // Rows are read at random: what lies around one is not worth reading with it.
   madvise(rows_, bytes_, MADV_RANDOM);
 }
@@ -74,6 +89,18 @@ void RowMemory::Copy(const OpenFile& file, int64_t begin) {
   rh_advise_huge_pages(rows_, RoundUp(bytes_, PageBytes()));
   file.Read(begin, bytes_, rows_);
   mprotect(rows_, RoundUp(bytes_, PageBytes()), PROT_READ);
+}
+
+void RowMemory::EnterPages(const OpenFile& file) const {
+#if defined(MADV_POPULATE_READ) && defined(RWF_NOWAIT)
+  constexpr int64_t kPartBytes = 4 << 20;
+  if (mapped_from_ < 0) return;
+  for (int64_t part = 0; part < bytes_; part += kPartBytes) {
+    const int64_t end = std::min(part + kPartBytes, bytes_);
+    if (!IsCached(file, mapped_from_ + part, mapped_from_ + end)) continue;
+    if (madvise(rows_ + part, end - part, MADV_POPULATE_READ) != 0) return;
+  }
+#endif
 }
 
 }  // namespace rankhouse::engine
