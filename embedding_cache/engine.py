@@ -35,7 +35,8 @@ class Engine:
         options: num_threads: most threads of a call, and of checking files; 0 (default): all processors. memory: "map"
             (default), rows are read from the mapped files, or "pin", they are copied into huge pages when a file is
             opened. out_of_range: what becomes of an id that is no row: "error" (default), "zero", "clip" or
-            "unknown_row". `rankhouse/engine.h` has them all.
+            "unknown_row". rows: "local" (default), or "redis", with how it is reached under redis. `rankhouse/engine.h`
+            has them all.
 
     Raises:
         OptionError: There is no such option, or it cannot have this value.
@@ -44,6 +45,7 @@ class Engine:
     def __init__(self, **options: Any) -> None:
         self._native = library.load()
         self._engine = ctypes.c_void_p()
+        self._needs_files = options.get("rows") != "redis"
         try:
             library.check(self._native.rh_engine_create(json.dumps(options).encode(), ctypes.byref(self._engine)))
         except BatchError as exc:
@@ -63,10 +65,11 @@ class Engine:
             ManifestError: Its manifest is malformed, made by a newer release, or contradicts its parent's.
             CorruptFileError: A file is missing, truncated or altered.
             StorageError: A bucket cannot be reached, does not exist, or denies access.
+            TierError: Rows are to be in Redis, which cannot be reached or does not have the version.
         """
         folder = Path(store)
         if "://" in str(store):
-            version = VersionStore(store).open(name, verify=False)
+            version = VersionStore(store).open(name, verify=False, tables=self._needs_files)
             folder, name = version.store, version.name
         handle = ctypes.c_void_p()
         library.check(
@@ -147,6 +150,7 @@ class OpenVersion:
             BatchError: An array has another dtype or shape, lengths do not add up, or an id is outside its table (where
                 the engine's out_of_range is "error").
             ClosedError: The version is closed.
+            TierError: Rows lie in Redis and did not come by the deadline (where if_tier_fails is "error").
         """
         handle = self._open_handle()
         batch = NativeBatch(len(self._dims), ids, lengths, offsets, weights, combiners)

@@ -11,6 +11,8 @@
 
 #include "core/status.h"
 #include "cpu/parallel.h"
+#include "redis/options.h"
+#include "redis/redis_tier.h"
 
 namespace rankhouse::engine {
 namespace {
@@ -108,7 +110,26 @@ std::vector<Table> OpenTables(const std::string& store, const Manifest& manifest
   return tables;
 }
 
+std::shared_ptr<RemoteTier> RemoteTierOf(const Options& options) {
+  if (options.redis.empty()) return nullptr;
+  redis::Options client = redis::Options::Parse(options.redis);
+  const RemoteTier::Options remote = {options.cache_bytes, options.cache_policy, options.uses_default_row,
+                                      client.deadline};
+  return std::make_shared<RemoteTier>(std::make_unique<redis::RedisTier>(std::move(client)), remote);
+}
+
 }  // namespace
+
+Engine::Engine(const Options& options) : options_(options), files_(options.memory), remote_(RemoteTierOf(options)) {}
+
+std::vector<Table> Engine::OpenRemoteTables(const std::string& name, const Manifest& manifest) {
+  remote_->Check(name, manifest.sha256);
+  std::vector<Table> tables;
+  for (const TableRecord& record : manifest.tables) {
+    tables.push_back(OpenRemoteTable(manifest, record, options_, remote_, &indices_, files_.counters()));
+  }
+  return tables;
+}
 
 std::shared_ptr<const Version> Engine::Open(const std::string& store, const std::string& given, bool verify) {
   const std::lock_guard<std::mutex> opening(opening_);
@@ -117,7 +138,8 @@ std::shared_ptr<const Version> Engine::Open(const std::string& store, const std:
   Manifest manifest = ReadManifest(folder, name);
   CheckParent(store, manifest);
   CheckOwnFiles(store, folder, manifest, verify);
-  std::vector<Table> tables = OpenTables(store, manifest, options_, &files_, &indices_, verify);
+  std::vector<Table> tables = remote_ != nullptr ? OpenRemoteTables(name, manifest)
+                                                 : OpenTables(store, manifest, options_, &files_, &indices_, verify);
   const std::lock_guard<std::mutex> lock(versions_mutex_);
   std::weak_ptr<const Version>& known = versions_[{name, manifest.sha256}];
   if (std::shared_ptr<const Version> version = known.lock()) return version;
@@ -153,6 +175,7 @@ std::string Engine::Metrics() {
   AppendVersions(counted, &text);
   text.Begin("rankhouse_embedding_bytes", "gauge", "Rows in files that are open, in bytes, by where they lie.");
   text.Add(Label("tier", "memory"), static_cast<double>(files_.bytes()));
+  if (remote_ != nullptr) remote_->AppendMetrics(&text);
   text.Begin("rankhouse_embedding_files_opened_total", "counter", "Files of tables opened.");
   text.Add("", static_cast<double>(files_.counters()->files_opened));
   text.Begin("rankhouse_embedding_verified_bytes_total", "counter", "Bytes of tables' files read to compare them.");

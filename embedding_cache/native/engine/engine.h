@@ -21,7 +21,8 @@ namespace rankhouse::engine {
 // Lock order: opening_, then versions_mutex_, then those of RowFiles and RowIndices. Lookups take none.
 class Engine {
  public:
-  explicit Engine(const Options& options) : options_(options), files_(options.memory) {}
+  // Throws Error RH_INVALID_ARGUMENT.
+  explicit Engine(const Options& options);
 
   // rh_engine_open. The same version, opened twice, is one. Throws Error.
   std::shared_ptr<const Version> Open(const std::string& store, const std::string& name, bool verify);
@@ -32,13 +33,15 @@ class Engine {
  private:
   using Key = std::pair<std::string, std::string>;  // a version's name, and the SHA-256 of its manifest
 
+  std::vector<Table> OpenRemoteTables(const std::string& name, const Manifest& manifest);
   std::vector<std::shared_ptr<const Version>> versions();
 
   const Options options_;
   RowFiles files_;
   RowIndices indices_;
-  std::mutex opening_;         // versions are opened one after the other
-  std::mutex versions_mutex_;  // guards what follows
+  const std::shared_ptr<RemoteTier> remote_;  // NULL: rows are in local files
+  std::mutex opening_;                        // versions are opened one after the other
+  std::mutex versions_mutex_;                 // guards what follows
   std::map<Key, std::weak_ptr<const Version>> versions_;
 };
 

@@ -156,6 +156,7 @@ class Call {
 
   void Locate() {
     tables_ = version_.direct_tables();
+    std::vector<RemoteDemand> demands;
     for (size_t t = 0; t < tables_.size(); ++t) {
       if (version_.tables()[t].is_direct) continue;
       std::vector<Places> places;
@@ -166,9 +167,18 @@ class Call {
         }
       }
       if (places.empty()) continue;
+      if (version_.tables()[t].remote != nullptr) {
+        demands.push_back({version_.tables()[t].remote.get(), static_cast<int32_t>(t), std::move(places), {}, {}});
+        continue;
+      }
       SourceReport report;
       tables_[t] = version_.tables()[t].source->Locate(places, arena_, &report);
       Count(static_cast<int64_t>(t), report);
+    }
+    LocateRemote(&demands, arena_);
+    for (const RemoteDemand& demand : demands) {
+      tables_[demand.table] = demand.found;
+      Count(demand.table, demand.report);
     }
     lookup_.tables = tables_.data();
   }

@@ -46,7 +46,9 @@ void AppendHits(const std::vector<CountedVersion>& versions, MetricsText* text) 
       const auto& counts = version.totals.tables[t];
       const std::string labels = version.labels + "," + Label("table", version.tables[t]) + ",";
       const int64_t elsewhere = counts[kCached] + counts[kRemote] + counts[kDegraded];
-      text->Add(labels + Label("tier", "memory"), counts[kIds] - counts[kUnknown] - elsewhere);
+      // Unknown ids that were given a row of a remote table count there too.
+      const int64_t in_memory = std::max<int64_t>(counts[kIds] - counts[kUnknown] - elsewhere, 0);
+      text->Add(labels + Label("tier", "memory"), in_memory);
       if (elsewhere == 0) continue;
       text->Add(labels + Label("tier", "cache"), counts[kCached]);
       text->Add(labels + Label("tier", "redis"), counts[kRemote]);
@@ -60,9 +62,7 @@ void AppendLatencies(const std::vector<CountedVersion>& versions, MetricsText* t
     int64_t count = 0;
     for (size_t bucket = 0; bucket <= kLatencyBounds.size(); ++bucket) {
       count += version.totals.latencies[bucket];
-      char bound[32] = "+Inf";
-      if (bucket < kLatencyBounds.size()) std::snprintf(bound, sizeof(bound), "%g", kLatencyBounds[bucket]);
-      text->Add(version.labels + "," + Label("le", bound), count, "_bucket");
+      text->Add(version.labels + "," + BoundLabel(bucket), count, "_bucket");
     }
     text->Add(version.labels, version.totals.nanoseconds * 1e-9, "_sum");
     text->Add(version.labels, count, "_count");
@@ -115,6 +115,12 @@ void MetricsText::Add(const std::string& labels, double value, const char* suffi
   // Counts are exact; %.17g would write 0.1 as 0.10000000000000001.
   std::snprintf(number, sizeof(number), std::floor(value) == value ? "%.0f" : "%.9g", value);
   text_ += name_ + suffix + (labels.empty() ? "" : "{" + labels + "}") + " " + number + "\n";
+}
+
+std::string BoundLabel(size_t bucket) {
+  char bound[32] = "+Inf";
+  if (bucket < kLatencyBounds.size()) std::snprintf(bound, sizeof(bound), "%g", kLatencyBounds[bucket]);
+  return Label("le", bound);
 }
 
 std::string Label(const char* key, const std::string& value) {

@@ -73,6 +73,9 @@ class MetricsText {
   std::string text_;
 };
 
+// The label of a histogram's bucket: its upper bound in seconds.
+std::string BoundLabel(size_t bucket);
+
 // key="value", the value escaped.
 std::string Label(const char* key, const std::string& value);
 

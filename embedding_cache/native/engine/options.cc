@@ -27,7 +27,9 @@ Options Parse(const std::string& json) {
   Options options;
   const std::string where = "the engine's options";
   const Json value = format::ParseObject(where, json);
-  const JsonObject object(value, where, {"num_threads", "memory", "out_of_range"});
+  const JsonObject object(
+      value, where,
+      {"num_threads", "memory", "out_of_range", "rows", "redis", "cache_bytes", "cache_policy", "if_tier_fails"});
   if (object.Has("num_threads")) {
     const int64_t num_threads = object.Integer("num_threads", 0);
     object.Check(num_threads <= std::numeric_limits<int32_t>::max(), "'num_threads' is ", num_threads);
@@ -36,6 +38,15 @@ Options Parse(const std::string& json) {
   options.memory = static_cast<MemoryKind>(Choice(object, "memory", {"map", "pin"}, 0));
   // In the order of rh_out_of_range.
   options.out_of_range = Choice(object, "out_of_range", {"error", "zero", "clip", "unknown_row"}, RH_ERROR);
+  if (object.Has("redis")) options.redis = object.Object("redis").dump();
+  const bool is_remote = Choice(object, "rows", {"local", "redis"}, 0) == 1;
+  object.Check(is_remote == object.Has("redis"), "'rows' is ", is_remote ? "'redis'" : "'local'",
+               is_remote ? ": expected an object of the client's options under 'redis'"
+                         : ": the options under 'redis' would not be used; leave them out, or set 'rows' to 'redis'");
+  if (object.Has("cache_bytes")) options.cache_bytes = object.Integer("cache_bytes", 0);
+  // In the order of rh_cache_policy.
+  options.cache_policy = static_cast<cache::Policy>(Choice(object, "cache_policy", {"lru", "lfu"}, 0));
+  options.uses_default_row = Choice(object, "if_tier_fails", {"error", "default_row"}, 0) == 1;
   return options;
 }
 

@@ -1,11 +1,12 @@
-// Where the rows of one table of a version come from: the seam between lookups and tiers.
+// Where the rows of one table of a version come from.
 //
 // A lookup turns ids into places (RowIndex), then asks the table's source for rows that the kernels can read:
 //
 //   ids -> RowIndex::Resolve -> places -> RowSource::Locate -> row numbers of an rh_table -> rh_pooled_lookup
 //
-// MappedRows has all rows in memory, and only translates places. A source of remote rows gathers those that a batch
-// needs, each once, into the lookup's memory and gives an rh_table over them.
+// MappedRows has all rows in memory, and only translates places. Rows that lie in a tier are gathered for all tables of
+// a batch at once (remote_rows.h): those that it needs, each once, into the lookup's memory, with an rh_table over
+// them.
 #ifndef RANKHOUSE_ENGINE_ROW_SOURCE_H_
 #define RANKHOUSE_ENGINE_ROW_SOURCE_H_
 

@@ -50,6 +50,22 @@ RowIndex Extended(const RowIndex& index, const TableRecord& table, const RowFile
   return extended;
 }
 
+// A table without the unknown value's row has nothing to put in the place of an id.
+int32_t PolicyOf(const TableRecord& record, const Options& options) {
+  const bool has_row = options.out_of_range != RH_OOV_ROW || record.num_rows > kUnknownRow;
+  return has_row ? options.out_of_range : static_cast<int32_t>(RH_ERROR);
+}
+
+// The row that stands in where the tier fails: the unknown value's where unknown ids get it, else zeros.
+std::string DefaultRow(const Table& table, const Options& options,
+                       const std::vector<std::shared_ptr<RemoteFile>>& files, RemoteTier* tier) {
+  std::string row(table.record.row_bytes(), '\0');
+  if (!options.uses_default_row || table.out_of_range != RH_OOV_ROW) return row;
+  const int64_t place = table.index->Place(kUnknownRow);
+  if (place != kNoPlace) tier->ReadRow(*files[FileOf(place)], RowOf(place), row.data());
+  return row;
+}
+
 }  // namespace
 
 MappedRows::MappedRows(const TableRecord& table, std::vector<std::shared_ptr<RowFile>> files)
@@ -107,12 +123,10 @@ Table OpenTable(const std::string& store, const TableRecord& record, const Optio
       own.back()->CheckDelta(record, delta);
     }
   }
-  // A table without the unknown value's row has nothing to put in the place of an id.
-  const bool has_row = options.out_of_range != RH_OOV_ROW || record.num_rows > kUnknownRow;
   Table table = {};
   table.record = record;
   table.index = indices->Open(record, own, files->counters());
-  table.out_of_range = has_row ? options.out_of_range : static_cast<int32_t>(RH_ERROR);
+  table.out_of_range = PolicyOf(record, options);
   table.is_direct = own.size() == 1;
   table.direct = MemoryTable(record.type, record.dim);
   if (table.is_direct) {
@@ -122,6 +136,34 @@ Table OpenTable(const std::string& store, const TableRecord& record, const Optio
     table.direct.oov_row = table.out_of_range == RH_OOV_ROW ? kUnknownRow : 0;
   }
   table.source = std::make_shared<const MappedRows>(record, std::move(own));
+  return table;
+}
+
+Table OpenRemoteTable(const Manifest& manifest, const TableRecord& record, const Options& options,
+                      const std::shared_ptr<RemoteTier>& tier, RowIndices* indices, FileCounters* counters) {
+  const int64_t num_segments = static_cast<int64_t>(record.segments.size());
+  std::vector<std::shared_ptr<RemoteFile>> files;
+  std::vector<std::shared_ptr<RowFile>> descriptions;
+  for (int64_t number = 0; number < record.num_files(); ++number) {
+    const bool is_segment = number < num_segments;
+    const int64_t num_rows =
+        is_segment ? record.segments[number].num_rows : record.deltas[number - num_segments].num_rows;
+    files.push_back(tier->Open(record.file(number), record.row_bytes(), num_rows));
+    descriptions.emplace_back(files.back(), files.back()->description());
+    if (is_segment) {
+      descriptions.back()->CheckSegment(record, record.segments[number]);
+    } else {
+      descriptions.back()->CheckDelta(record, number - num_segments);
+    }
+  }
+  Table table = {};
+  table.record = record;
+  table.index = indices->Open(record, descriptions, counters);
+  table.out_of_range = PolicyOf(record, options);
+  table.direct = MemoryTable(record.type, record.dim);
+  std::string default_row = DefaultRow(table, options, files, tier.get());
+  table.remote = std::make_shared<const RemoteRows>(
+      record, std::move(files), tier, tier->CacheOf(record.row_bytes(), manifest), std::move(default_row));
   return table;
 }
 

@@ -11,6 +11,7 @@
 
 #include "engine/manifest.h"
 #include "engine/options.h"
+#include "engine/remote_rows.h"
 #include "engine/row_file.h"
 #include "engine/row_index.h"
 #include "engine/row_source.h"
@@ -35,8 +36,9 @@ class MappedRows final : public RowSource {
 struct Table {
   TableRecord record;
   std::shared_ptr<const RowIndex> index;
-  std::shared_ptr<const RowSource> source;
-  int32_t out_of_range;  // an rh_out_of_range; RH_OOV_ROW stands for kUnknownRow
+  std::shared_ptr<const RowSource> source;   // where the rows are in memory
+  std::shared_ptr<const RemoteRows> remote;  // where they lie in a tier
+  int32_t out_of_range;                      // an rh_out_of_range; RH_OOV_ROW stands for kUnknownRow
 
   // Where `is_direct`, ids are rows of `direct` as they are, and it says what becomes of those that are none. So it is
   // with one base file without deltas.
@@ -60,6 +62,10 @@ class RowIndices {
 // Opens a table of a store's version from local files. Throws Error.
 Table OpenTable(const std::string& store, const TableRecord& record, const Options& options, RowFiles* files,
                 RowIndices* indices);
+
+// Opens a table whose rows lie in a tier. Throws Error.
+Table OpenRemoteTable(const Manifest& manifest, const TableRecord& record, const Options& options,
+                      const std::shared_ptr<RemoteTier>& tier, RowIndices* indices, FileCounters* counters);
 
 }  // namespace rankhouse::engine
 

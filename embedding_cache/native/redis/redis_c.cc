@@ -1,5 +1,6 @@
 // The C interface of the Redis tier.
 #include <cstring>
+#include <memory>
 #include <string>
 
 #include "core/status.h"
@@ -18,6 +19,7 @@ using rankhouse::redis::Cluster;
 using rankhouse::redis::FileLayout;
 using rankhouse::redis::Options;
 using rankhouse::redis::Push;
+using rankhouse::redis::ReadRows;
 using rankhouse::redis::StoredFile;
 
 struct rh_redis {
@@ -25,7 +27,7 @@ struct rh_redis {
 };
 
 struct rh_redis_file {
-  const Cluster& cluster;
+  Cluster& cluster;
   StoredFile file;
 };
 
@@ -105,7 +107,9 @@ int rh_redis_file_read(rh_redis_file* file, const int64_t* rows, int64_t n, void
   return Guard([&] {
     Require(file != nullptr && n >= 0 && (n == 0 || (rows != nullptr && out != nullptr)),
             "redis: file, rows and out must not be NULL, and n not negative");
-    file->file.Read(rows, n, static_cast<std::byte*>(out), DeadlineOf(file->cluster, deadline_ms));
+    const std::unique_ptr<bool[]> arrived(new bool[n]());
+    ReadRows(&file->cluster, {{&file->file, rows, n, static_cast<std::byte*>(out), arrived.get()}},
+             DeadlineOf(file->cluster, deadline_ms));
   });
 }
 

@@ -32,33 +32,56 @@ class Digits {
   int64_t size_;
 };
 
-// Rows that one command reads: some of those asked for, from `first` on, in one block.
+// Rows that one command reads: some of a request, in one block.
 struct Span {
-  int64_t first, count;  // positions in the caller's rows
+  const engine::RowRequest* request;
+  int64_t first, count;  // positions in the request
   int64_t block;
   int64_t row_begin, row_end;  // rows of the file
 };
 
-std::vector<Span> SpansOf(const FileLayout& layout, const int64_t* rows, int64_t n) {
+const FileLayout& LayoutOf(const engine::RowRequest& request) {
+  return static_cast<const StoredFile*>(request.file)->layout();
+}
+
+void AppendSpans(const engine::RowRequest& request, std::vector<Span>* spans) {
+  const FileLayout& layout = LayoutOf(request);
   const int64_t gap = kGapBytes / layout.row_bytes;
-  std::vector<Span> spans;
-  spans.reserve(n);
-  for (int64_t i = 0; i < n; ++i) {
-    const int64_t row = rows[i];
+  const size_t begin = spans->size();
+  for (int64_t i = 0; i < request.n; ++i) {
+    const int64_t row = request.rows[i];
     Require(row >= 0 && row < layout.num_rows, "redis: file ", layout.sha256, " has ", layout.num_rows,
             " rows; there is no row ", row);
     const int64_t block = row / layout.rows_per_block;
-    if (!spans.empty()) {
-      Span& last = spans.back();
+    if (spans->size() > begin) {
+      Span& last = spans->back();
       if (last.block == block && row >= last.row_begin && row <= last.row_end + gap) {
         last.row_end = std::max(last.row_end, row + 1);
         ++last.count;
         continue;
       }
     }
-    spans.push_back({i, 1, block, row, row + 1});
+    spans->push_back({&request, i, 1, block, row, row + 1});
   }
-  return spans;
+}
+
+void AppendCommands(const std::vector<Span>& spans, Commands* commands) {
+  const engine::RowRequest* request = nullptr;
+  std::string key;
+  size_t prefix = 0;
+  for (const Span& span : spans) {
+    const FileLayout& layout = LayoutOf(*span.request);
+    if (span.request != request) {
+      request = span.request;
+      key = layout.DescriptionKey() + ":";
+      prefix = key.size();
+    }
+    key.resize(prefix);
+    key += Digits(span.block);
+    const int64_t begin = (span.row_begin - span.block * layout.rows_per_block) * layout.row_bytes;
+    const int64_t end = begin + (span.row_end - span.row_begin) * layout.row_bytes;
+    commands->Add({"GETRANGE", key, Digits(begin), Digits(end - 1)});
+  }
 }
 
 }  // namespace
@@ -161,27 +184,23 @@ StoredFile::StoredFile(Cluster* cluster, const std::string& sha256, Clock::time_
   });
 }
 
-void StoredFile::Read(const int64_t* rows, int64_t n, std::byte* out, Clock::time_point deadline) {
-  const int64_t row_bytes = layout_.row_bytes;
-  const std::vector<Span> spans = SpansOf(layout_, rows, n);
+void ReadRows(Cluster* cluster, const std::vector<engine::RowRequest>& requests, Clock::time_point deadline) {
+  std::vector<Span> spans;
+  for (const engine::RowRequest& request : requests) AppendSpans(request, &spans);
   Commands commands;
-  std::string key = layout_.DescriptionKey() + ":";
-  const size_t prefix = key.size();
-  for (const Span& span : spans) {
-    key.resize(prefix);
-    key += Digits(span.block);
-    const int64_t begin = (span.row_begin - span.block * layout_.rows_per_block) * row_bytes;
-    const int64_t end = begin + (span.row_end - span.row_begin) * row_bytes;
-    commands.Add({"GETRANGE", key, Digits(begin), Digits(end - 1)});
-  }
-  Exchange(cluster_, commands, Access::kRead, deadline, [&](int32_t command, const Reply& reply, const Source& source) {
+  AppendCommands(spans, &commands);
+  Exchange(cluster, commands, Access::kRead, deadline, [&](int32_t command, const Reply& reply, const Source& source) {
     const Span& span = spans[command];
-    if (reply.text.size() != static_cast<size_t>((span.row_end - span.row_begin) * row_bytes)) {
+    const engine::RowRequest& request = *span.request;
+    const FileLayout& layout = LayoutOf(request);
+    if (reply.text.size() != static_cast<size_t>((span.row_end - span.row_begin) * layout.row_bytes)) {
       if (source.is_replica) return false;
-      ThrowMissing(layout_, span.block, source);
+      ThrowMissing(layout, span.block, source);
     }
     for (int64_t i = span.first; i < span.first + span.count; ++i) {
-      std::memcpy(out + i * row_bytes, reply.text.data() + (rows[i] - span.row_begin) * row_bytes, row_bytes);
+      const char* row = reply.text.data() + (request.rows[i] - span.row_begin) * layout.row_bytes;
+      std::memcpy(request.out + i * layout.row_bytes, row, layout.row_bytes);
+      request.arrived[i] = true;
     }
     return true;
   });

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "engine/row_store.h"
 #include "redis/cluster.h"
@@ -54,27 +55,26 @@ struct FileLayout {
   PieceRanges RangesOf(int64_t piece) const;
 };
 
-// Reads a pushed file's rows from Redis. Any thread may call it.
-class StoredFile : public engine::RowStore {
+// A pushed file. Any thread may call it.
+class StoredFile : public engine::StoredRows {
  public:
   // Reads the file's description. `cluster` must outlive this. Throws TierError if the file is not there, Error
   // RH_CORRUPT if its description is none.
   StoredFile(Cluster* cluster, const std::string& sha256, Clock::time_point deadline);
 
   const FileLayout& layout() const { return layout_; }
-
-  // Reads rows [n] of the file into out [n * row_bytes]. Rows that follow each other closely are one command: give them
-  // in their order. Throws TierError if rows do not come by the deadline, or are not there: never others in their
-  // place.
-  void Read(const int64_t* rows, int64_t n, std::byte* out, Clock::time_point deadline) override;
-
-  // Reads what the file has around its rows: the bytes [0, rows_begin), then those behind the rows.
-  std::string ReadAround(Clock::time_point deadline);
+  int64_t rows_begin() const override { return layout_.rows_begin; }
+  std::string ReadAround(Clock::time_point deadline) override;
 
  private:
   Cluster* const cluster_;
   FileLayout layout_;
 };
+
+// Reads rows of pushed files, all of one cluster: every node is asked for its rows once. Rows of a file that follow
+// each other closely are one command, so give them in their order. Throws TierError if rows do not come by the
+// deadline, or are not there: never others in their place.
+void ReadRows(Cluster* cluster, const std::vector<engine::RowRequest>& requests, Clock::time_point deadline);
 
 // Throws TierError: a key that was pushed is not there.
 [[noreturn]] void ThrowMissing(const FileLayout& layout, int64_t piece, const Source& source);

@@ -39,13 +39,23 @@ typedef struct rh_engine_version rh_engine_version;
 //                   copied into memory of the engine's own, in huge pages, when a file is opened
 //   "out_of_range"  what becomes of an id that is no row of its table: "error" (default), "zero" (a row of zeros),
 //                   "clip" (the nearest row) or "unknown_row" (row 2, the unknown value's)
+//   "rows"          where rows are: "local" (default): in the store's files; "redis": where `rankhouse version push`
+//   has
+//                   brought them. The store then needs manifests and what lies beside them, but no rows
+//   "redis"         an object: how Redis is reached, as in rankhouse/redis.h; its deadline_ms is a lookup's
+//   "cache_bytes"   memory for rows that came from Redis, for all versions together; 2^30. The first version that is
+//                   opened divides it among rows of its sizes; rows of other sizes that come later are not cached
+//   "cache_policy"  which rows make way in it: those not used for the longest ("lru", default), or the least ("lfu")
+//   "if_tier_fails" what becomes of a lookup whose rows Redis does not give by the deadline: "error" (default), or
+//                   "default_row": the unknown value's row where out_of_range is "unknown_row", else zeros, stands in
+//                   for what did not arrive, and the answer is marked degraded. It is never cached
 RH_API int rh_engine_create(const char* options, rh_engine** engine);
 RH_API void rh_engine_destroy(rh_engine* engine);  // NULL is allowed. Open versions stay usable until they are closed
 
 // Opens a version of the store in a folder. name: the version's, or NULL or "latest" for the newest one. A name that
 // begins with '.' is a version that is being written: it is opened without holding it against its name. Presence and
 // size of each file are compared, what its header says, and where each delta belongs; with verify != 0 also the SHA-256
-// of every file that this engine has not verified before.
+// of every file that this engine has not verified before. Rows in Redis were verified when they were pushed.
 RH_API int rh_engine_open(rh_engine* engine, const char* store, const char* name, int verify,
                           rh_engine_version** version);
 

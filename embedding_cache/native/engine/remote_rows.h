@@ -1,0 +1,125 @@
+// Rows that lie in a tier, with a cache in front of it.
+#ifndef RANKHOUSE_ENGINE_REMOTE_ROWS_H_
+#define RANKHOUSE_ENGINE_REMOTE_ROWS_H_
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "cache/row_cache.h"
+#include "engine/arena.h"
+#include "engine/manifest.h"
+#include "engine/metrics.h"
+#include "engine/row_file.h"
+#include "engine/row_source.h"
+#include "engine/row_store.h"
+
+namespace rankhouse::engine {
+
+// A segment or a delta in a tier. Any thread may read it.
+class RemoteFile {
+ public:
+  // `row_bytes` and `num_rows` are what the manifest says. Throws TierError, or Error RH_CORRUPT.
+  RemoteFile(RowTier* tier, const FileRecord& record, int64_t row_bytes, int64_t num_rows, int64_t number,
+             Deadline deadline);
+
+  const StoredRows& rows() const { return *rows_; }
+  // What it says of itself, and the ids of a delta. Its memory has no rows.
+  RowFile* description() { return description_.get(); }
+  int64_t number() const { return number_; }
+
+ private:
+  const int64_t number_;  // among all files of the tier that were opened
+  const std::unique_ptr<StoredRows> rows_;
+  std::unique_ptr<RowFile> description_;
+};
+
+// What remote tables share. Any thread may call it.
+class RemoteTier {
+ public:
+  struct Options {
+    int64_t cache_bytes;
+    cache::Policy policy;
+    bool uses_default_row;  // where the tier fails, instead of an error
+    std::chrono::milliseconds deadline;
+  };
+
+  RemoteTier(std::unique_ptr<RowTier> tier, const Options& options) : tier_(std::move(tier)), options_(options) {}
+
+  // Checks that a version is there. Throws TierError.
+  void Check(const std::string& version, const std::string& manifest_sha256);
+
+  // Opens a file, or gives it if it is open.
+  std::shared_ptr<RemoteFile> Open(const FileRecord& record, int64_t row_bytes, int64_t num_rows);
+
+  // The cache of rows of a size. The first version divides all bytes among its own sizes, in proportion to its rows.
+  std::shared_ptr<cache::RowCache> CacheOf(int64_t row_bytes, const Manifest& manifest);
+
+  // Reads what a lookup asks for. Where rows do not arrive, it throws TierError, unless default rows are to stand in.
+  void Read(const std::vector<RowRequest>& requests);
+
+  // Reads one row into out, for a table that is being opened. Throws TierError.
+  void ReadRow(const RemoteFile& file, int64_t row, char* out);
+
+  // What caches hold, and what the tier took.
+  void AppendMetrics(MetricsText* text);
+
+ private:
+  void AppendLatencies(MetricsText* text) const;
+  static Deadline Now() { return std::chrono::steady_clock::now(); }
+
+  const std::unique_ptr<RowTier> tier_;
+  const Options options_;
+  std::array<std::atomic<int64_t>, kLatencyBounds.size() + 1> latencies_{};  // reads by bucket
+  std::atomic<int64_t> nanoseconds_{0};                                      // of all reads together
+  std::atomic<int64_t> num_failures_{0};
+  std::mutex mutex_;                                            // guards what follows
+  std::map<std::string, std::weak_ptr<RemoteFile>> files_;      // by SHA-256
+  std::map<int64_t, std::shared_ptr<cache::RowCache>> caches_;  // by bytes of a row
+  int64_t next_number_ = 0;
+};
+
+struct RemoteDemand;
+
+// The rows of one table. Immutable but for the cache; any thread may read it.
+class RemoteRows {
+ public:
+  // files: the table's in their order. default_row: what stands in for a row of a tier that failed.
+  RemoteRows(const TableRecord& table, std::vector<std::shared_ptr<RemoteFile>> files, std::shared_ptr<RemoteTier> tier,
+             std::shared_ptr<cache::RowCache> cache, std::string default_row);
+
+ private:
+  friend class RemoteLookup;
+  friend void LocateRemote(std::vector<RemoteDemand>* demands, Arena* arena);
+
+  const rh_table shape_;
+  const int64_t row_bytes_;
+  const std::vector<std::shared_ptr<RemoteFile>> files_;
+  const std::shared_ptr<RemoteTier> tier_;
+  const std::shared_ptr<cache::RowCache> cache_;
+  const std::string default_row_;
+};
+
+// What a batch asks of one remote table, and what it gets.
+struct RemoteDemand {
+  const RemoteRows* rows;
+  int32_t table;               // its number
+  std::vector<Places> places;  // overwritten by row numbers of `found`; kNoPlace stays
+  rh_table found;              // in the arena
+  SourceReport report;
+};
+
+// Does all demands of a batch at once, all of one tier: it is asked one time, for what no cache has. Throws TierError,
+// unless default rows are to stand in.
+void LocateRemote(std::vector<RemoteDemand>* demands, Arena* arena);
+
+}  // namespace rankhouse::engine
+
+#endif  // RANKHOUSE_ENGINE_REMOTE_ROWS_H_
