@@ -1,14 +1,16 @@
 """A version as models in Triton's repository: two steps and the ensemble that joins them.
 
-`features` is of our own backend: raw values to dense features and embeddings. `dense` is the dense part: of Triton's
-`onnxruntime` backend where the server has it, else of the Python backend, with the same answers.
+`features` is of our own backend: raw values to dense features and embeddings. `dense` is the dense part, in ONNX
+Runtime in one of three ways with the same answers: see `dense_step`.
 """
 
+import importlib.util
 import re
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rankhouse.embedding_cache.format.version import Version
 from rankhouse.serving.errors import InvalidModelNameError
@@ -20,7 +22,7 @@ from rankhouse.serving.triton_models.python_backend import triton_model
 
 TritonPythonModel = triton_model(DenseStep)
 """
-# Instances of compiled backends are threads, and take no memory; those of the Python backend are processes.
+# Instances are threads, and take no memory. (Those of the Python backend are processes.)
 _NUM_THREADS = 4
 
 
@@ -52,8 +54,8 @@ class StepModel:
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     parameters: Mapping[str, str]
-    files: Mapping[str, str | Path]
-    num_instances: int
+    files: Mapping[str, str | Path] = field(default_factory=dict)
+    num_instances: int = 1
 
 
 def ensemble_name(model: str, version: str) -> str:
@@ -75,8 +77,7 @@ def write_models(version: Version, *, repository: Path, backends: Path | None = 
     Args:
         version: The version; its store must lie at the same path where Triton runs.
         repository: The folder that Triton was started with.
-        backends: The server's folder of backends, which decides what runs the dense part; None: it has no
-            `onnxruntime`.
+        backends: The server's folder of backends; None: it has no `onnxruntime`.
 
     Returns:
         The name of the ensemble, which is the one to load.
@@ -86,18 +87,56 @@ def write_models(version: Version, *, repository: Path, backends: Path | None = 
         NotServableError: The version has no dense part.
     """
     name = ensemble_name(version.model, version.name)
-    has_onnxruntime = backends is not None and (backends / "onnxruntime" / "libtriton_onnxruntime.so").is_file()
-    features = StepModel(
-        "features",
-        "rankhouse",
-        inputs=raw_tensors(version),
-        outputs=feature_tensors(version),
-        parameters={**version_parameters(version), "step": "features"},
-        files={},
-        num_instances=_NUM_THREADS,
-    )
-    write_ensemble(name, (features, dense_step(version, has_onnxruntime=has_onnxruntime)), repository=repository)
+    write_ensemble(name, (features_step(version), dense_step(version, backends=backends)), repository=repository)
     return name
+
+
+def features_step(version: Version) -> StepModel:
+    """The first step: raw values to dense features and embeddings."""
+    parameters = version_parameters(version, step="features")
+    return StepModel(
+        "features", "rankhouse", raw_tensors(version), feature_tensors(version), parameters, num_instances=_NUM_THREADS
+    )
+
+
+def dense_step(version: Version, *, backends: Path | None) -> StepModel:
+    """The last step: dense features and embeddings to scores.
+
+    It is of Triton's `onnxruntime` backend where the server has it, as NVIDIA's images do; else of our own, over the
+    library of the package `onnxruntime` here; or of the Python backend where that package has no library apart.
+    """
+    if backends is not None and (backends / "onnxruntime" / "libtriton_onnxruntime.so").is_file():
+        # As in the other ways: instances answer requests side by side, and threads that spin would take their cores.
+        parameters = {"intra_op_thread_count": "1", "inter_op_thread_count": "1"}
+        files = {"model.onnx": version.dense_path}
+        return _dense_step(version, "onnxruntime", parameters, files=files, num_instances=_NUM_THREADS)
+    library = _onnxruntime_library()
+    if library is None:
+        return python_dense_step(version)
+    parameters = version_parameters(version, step="dense", onnxruntime=str(library))
+    return _dense_step(version, "rankhouse", parameters, num_instances=_NUM_THREADS)
+
+
+def python_dense_step(version: Version) -> StepModel:
+    """The last step in a Python process."""
+    return _dense_step(version, "python", version_parameters(version), files={"model.py": _DENSE_MODEL})
+
+
+def _dense_step(version: Version, backend: str, parameters: Mapping[str, str], **settings: Any) -> StepModel:
+    scores = Tensor("scores", "TYPE_FP32", (-1,))
+    return StepModel("dense", backend, feature_tensors(version), (scores,), parameters, **settings)
+
+
+def version_parameters(version: Version, **others: str) -> dict[str, str]:
+    """How a model of ours is told of its version."""
+    return {"store": str(version.store.resolve()), "version": version.name, **others}
+
+
+def _onnxruntime_library() -> Path | None:
+    """The library in the package `onnxruntime`; None where it is linked into the package's extension module."""
+    spec = importlib.util.find_spec("onnxruntime")
+    folders = spec.submodule_search_locations if spec else None
+    return next((path for folder in folders or () for path in Path(folder, "capi").glob("libonnxruntime.so*")), None)
 
 
 def raw_tensors(version: Version) -> tuple[Tensor, ...]:
@@ -118,26 +157,6 @@ def feature_tensors(version: Version) -> tuple[Tensor, Tensor]:
         Tensor("dense", "TYPE_FP32", (-1, _size(version.num_dense))),
         Tensor("embeddings", "TYPE_FP32", (-1, version.embeddings_dim)),
     )
-
-
-def version_parameters(version: Version) -> dict[str, str]:
-    """How a step's model is told of its version."""
-    return {"store": str(version.store.resolve()), "version": version.name}
-
-
-def dense_step(version: Version, *, has_onnxruntime: bool) -> StepModel:
-    """The last step: dense features and embeddings to scores."""
-    if has_onnxruntime:
-        backend, num_instances = "onnxruntime", _NUM_THREADS
-        # As in the Python step: instances answer requests side by side, and threads that spin would take their cores.
-        parameters = {"intra_op_thread_count": "1", "inter_op_thread_count": "1"}
-        files: dict[str, str | Path] = {"model.onnx": version.dense_path}
-    else:
-        backend, num_instances = "python", 1
-        parameters = version_parameters(version)
-        files = {"model.py": _DENSE_MODEL}
-    scores = Tensor("scores", "TYPE_FP32", (-1,))
-    return StepModel("dense", backend, feature_tensors(version), (scores,), parameters, files, num_instances)
 
 
 def write_ensemble(name: str, steps: Sequence[StepModel], *, repository: Path) -> None:
@@ -195,8 +214,8 @@ def _ensemble_config(name: str, steps: Sequence[StepModel]) -> str:
     ]
     for step in steps:
         lines.append(f"  step {{ model_name: {_quoted(f'{name}.{step.step}')} model_version: -1")
-        for field, tensors in (("input_map", step.inputs), ("output_map", step.outputs)):
-            lines += [f'    {field} {{ key: "{tensor.name}" value: "{tensor.name}" }}' for tensor in tensors]
+        for kind, tensors in (("input_map", step.inputs), ("output_map", step.outputs)):
+            lines += [f'    {kind} {{ key: "{tensor.name}" value: "{tensor.name}" }}' for tensor in tensors]
         lines.append("  }")
     return "\n".join([*lines, "}"]) + "\n"
 

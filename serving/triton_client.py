@@ -168,8 +168,7 @@ class TritonClient:
 def _wire_arrays(raw: RawBatch) -> tuple[npt.NDArray[Any], ...]:
     """Returns the arrays in the order of the tensors.
 
-    Texts travel as one run of bytes and their sizes: Triton's own tensors of strings cost its Python models half a
-    microsecond a text.
+    Texts travel as one run of bytes and their sizes: Triton's own tensors of strings are put together one by one.
     """
     texts: list[bytes] = raw.text_values.tolist()
     return (

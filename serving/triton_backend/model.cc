@@ -4,7 +4,9 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "dense_step.h"
 #include "failure.h"
+#include "features_step.h"
 
 namespace rankhouse::triton {
 namespace {
@@ -43,6 +45,13 @@ std::string Parameter(const Json& config, const char* name) {
   return parameters.at(name).at("string_value").get<std::string>();
 }
 
+std::unique_ptr<Step> MakeStep(const Json& config, std::shared_ptr<const ServedVersion> version) {
+  const std::string step = Parameter(config, "step");
+  if (step == "features") return std::make_unique<FeaturesStep>(std::move(version));
+  Require(step == "dense", "the parameter step is '", step, "'; expected features or dense");
+  return std::make_unique<DenseStep>(*version, Parameter(config, "onnxruntime"));
+}
+
 }  // namespace
 
 Backend::Backend(const std::string& config) : engine_(MakeEngine(config)), metrics_(engine_.get()) {}
@@ -52,7 +61,7 @@ Model::Model(const std::string& config, rh_engine* engine) {
   is_batched_ = document.value("max_batch_size", 0) > 0;
   auto version =
       std::make_shared<const ServedVersion>(engine, Parameter(document, "store"), Parameter(document, "version"));
-  step_ = MakeStep(Parameter(document, "step"), std::move(version));
+  step_ = MakeStep(document, std::move(version));
 }
 
 }  // namespace rankhouse::triton

@@ -30,7 +30,8 @@ class Backend {
   MetricsMirror metrics_;  // reads the engine, so it goes first
 };
 
-// A step over a version, which the parameters `store`, `version` and `step` of the model's configuration name.
+// A step over a version. The parameters of the model's configuration are `store`, `version` and `step`: "features" or
+// "dense", which has one more, `onnxruntime`, the path of that library.
 class Model {
  public:
   // Throws Failure if a parameter is missing or wrong, or the version cannot be opened.

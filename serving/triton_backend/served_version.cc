@@ -17,6 +17,7 @@ ServedVersion::ServedVersion(rh_engine* engine, const std::string& store, const 
   layers_ = json.at("layers").get<std::vector<std::string>>();
   for (const auto& feature : json.at("features")) column_begins_.push_back(feature.at("column_begin"));
   num_columns_ = json.at("embeddings_dim");
+  if (!json.at("num_dense").is_null()) num_dense_ = json.at("num_dense");
 }
 
 TransformHandle ServedVersion::OpenTransform() const {

@@ -34,6 +34,9 @@ class ServedVersion {
   // F and E.
   int64_t num_features() const { return static_cast<int64_t>(column_begins_.size()); }
   int64_t num_columns() const { return num_columns_; }
+  // How many continuous features there are, and the path of the dense part, an ONNX file.
+  int64_t num_dense() const { return num_dense_; }
+  std::string dense_path() const { return folder_ + "/dense.onnx"; }
 
   // Opens its compiled transform, which the caller owns.
   TransformHandle OpenTransform() const;
@@ -47,6 +50,7 @@ class ServedVersion {
   std::vector<std::string> layers_;     // the tensor files of the vocabularies; none: they lie in the folder
   std::vector<int64_t> column_begins_;  // [F]
   int64_t num_columns_ = 0;
+  int64_t num_dense_ = 0;
 };
 
 }  // namespace rankhouse::triton

@@ -1,16 +1,13 @@
 // What a model does with a batch of requests. The tensors are those of ARCHITECTURE.md, "The Triton ensemble".
 //
-// Letters in shapes: B rows of one request, F categorical features, N ids, E the sum of the widths of all features.
 #ifndef RANKHOUSE_TRITON_BACKEND_STEP_H_
 #define RANKHOUSE_TRITON_BACKEND_STEP_H_
 
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "request.h"
-#include "served_version.h"
 
 namespace rankhouse::triton {
 
@@ -34,8 +31,7 @@ class Buffer {
 // What one model instance, and so one thread at a time, computes with.
 struct Workspace {
   Buffer<int64_t> ids, offsets;
-  Buffer<int32_t> lengths;
-  Buffer<float> dense, embeddings;
+  Buffer<float> dense, embeddings, scores;
 };
 
 // A step over one version. Immutable; any thread may use it.
@@ -49,9 +45,6 @@ class Step {
   // answer is copied, is set as its own error.
   virtual void Run(const std::vector<Request*>& requests, Workspace* workspace) const = 0;
 };
-
-// `name` is "transform", "embedding" or "features", the two in one: raw values to dense features and embeddings.
-std::unique_ptr<Step> MakeStep(const std::string& name, std::shared_ptr<const ServedVersion> version);
 
 }  // namespace rankhouse::triton
 

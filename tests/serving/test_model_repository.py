@@ -1,8 +1,10 @@
+import re
 from pathlib import Path
 
 import pytest
 
 from rankhouse.embedding_cache.format.version import Version
+from rankhouse.serving import model_repository
 from rankhouse.serving.errors import InvalidModelNameError
 from rankhouse.serving.model_repository import ensemble_name, write_models
 
@@ -39,12 +41,23 @@ def test_the_dense_part_runs_in_onnx_runtime_where_the_server_has_its_backend(ve
 
 
 @pytest.mark.parametrize("has_folder", [True, False])
-def test_it_runs_in_python_where_not(version: Version, tmp_path: Path, has_folder: bool) -> None:
+def test_it_runs_in_our_backend_where_not(version: Version, tmp_path: Path, has_folder: bool) -> None:
     backends, repository = tmp_path / "backends", tmp_path / "models"
     (backends / "python").mkdir(parents=True)
     name = write_models(version, repository=repository, backends=backends if has_folder else None)
-    assert 'backend: "python"' in (repository / f"{name}.dense" / "config.pbtxt").read_text()
-    assert "DenseStep" in (repository / f"{name}.dense" / "1" / "model.py").read_text()
+    config = (repository / f"{name}.dense" / "config.pbtxt").read_text()
+    assert 'backend: "rankhouse"' in config
+    assert 'key: "step" value: { string_value: "dense" }' in config
+    assert re.search(r'key: "onnxruntime" value: { string_value: "/.*/libonnxruntime.so', config)
+
+
+def test_it_runs_in_python_where_onnx_runtime_has_no_library_apart(
+    version: Version, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_repository.importlib.util, "find_spec", lambda name: None)
+    name = write_models(version, repository=tmp_path)
+    assert 'backend: "python"' in (tmp_path / f"{name}.dense" / "config.pbtxt").read_text()
+    assert "DenseStep" in (tmp_path / f"{name}.dense" / "1" / "model.py").read_text()
 
 
 def test_writing_again_changes_nothing_else(version: Version, tmp_path: Path) -> None:

@@ -1,3 +1,4 @@
+import asyncio
 import json
 import os
 import re
@@ -17,6 +18,7 @@ import pytest
 
 from rankhouse.embedding_cache.format.version import Version, VersionStore
 from rankhouse.serving.supervisor import READY_FILE
+from rankhouse.serving.triton_client import TritonClient
 from rankhouse.serving.triton_server import TritonServer
 from tests.serving.small_version import MODEL, ROWS, Weights, write_version
 
@@ -64,13 +66,6 @@ def children_of(pid: int) -> list[int]:
 
 def is_running(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
-
-
-def process_of_step(run_dir: Path, step: str) -> int:
-    model = f".{step}/1/model.py"
-    commands = ((int(path.parent.name), path.read_text()) for path in Path("/proc").glob("[0-9]*/cmdline"))
-    (pid,) = [pid for pid, command in commands if str(run_dir) in command and model in command]
-    return pid
 
 
 def status_of(url: str) -> int:
@@ -135,18 +130,19 @@ def test_a_dead_child_ends_the_other_one(version: Version, tmp_path: Path, victi
     assert not any(map(is_running, children))
 
 
-def test_a_step_that_died_is_not_ready(version: Version, tmp_path: Path) -> None:
+def test_a_version_without_one_of_its_steps_is_not_ready(version: Version, tmp_path: Path) -> None:
+    async def unload_step() -> None:
+        async with TritonClient(ready["triton_url"]) as client:
+            await client.unload(f"{MODEL}.{ready['version']}.dense")
+
     with serving(version.store, tmp_path) as process:
         ready = wait_until_ready(process, tmp_path)
-        os.kill(process_of_step(tmp_path, "dense"), signal.SIGKILL)
+        asyncio.run(unload_step())
         deadline = time.monotonic() + 30
         while status_of(f"{ready['rest_url']}/readyz") != 503:
             assert time.monotonic() < deadline
             time.sleep(0.05)
         assert status_of(f"{ready['rest_url']}/healthz") == 200
-        # Stopping kindly, Triton would wait for the dead one.
-        os.kill(next(iter(children_of(process.pid))), signal.SIGKILL)
-        process.communicate(timeout=60)
 
 
 def test_a_taken_port_is_found_before_anything_starts(version: Version, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from rankhouse.embedding_cache.format.version import Version
 from rankhouse.serving import triton_server
 from rankhouse.serving.errors import AddressError, ProcessFailedError, ProgramMissingError
-from rankhouse.serving.model_repository import write_models
+from rankhouse.serving.model_repository import features_step, python_dense_step, write_ensemble
 from rankhouse.serving.processes import free_ports
 from rankhouse.serving.triton_client import TritonClient
 from rankhouse.serving.triton_server import TritonPorts, TritonServer, installed_program, packaged_program
@@ -36,10 +36,13 @@ def test_stop_leaves_no_process_no_port_and_no_shared_memory(tmp_path: Path, ver
 
         async def load() -> None:
             async with TritonClient(server.grpc_url) as client:
-                await client.load(write_models(version, repository=server.repository))
+                write_ensemble(
+                    "any", (features_step(version), python_dense_step(version)), repository=server.repository
+                )
+                await client.load("any")
 
         asyncio.run(load())
-        assert len(processes_of(pid)) == 2, "the server and a process for the dense step"
+        assert len(processes_of(pid)) == 2, "the server and the process of the Python step"
         with urllib.request.urlopen(server.metrics_url, timeout=30) as reply:
             assert b"nv_inference_request_success" in reply.read()
         assert list(Path("/dev/shm").glob(f"{server.memory_prefix}*"))

@@ -6,8 +6,8 @@ from rankhouse.embedding_cache.format.version import Version
 from rankhouse.serving.model_repository import (
     StepModel,
     Tensor,
-    dense_step,
     feature_tensors,
+    python_dense_step,
     raw_tensors,
     version_parameters,
     write_ensemble,
@@ -33,7 +33,7 @@ def write_python_ensemble(version: Version, *, name: str, repository: Path) -> s
     steps = (
         _step("transform", "TransformStep", raw_tensors(version), (dense, ids, lengths), version),
         _step("embedding", "EmbeddingStep", (ids, lengths), (embeddings,), version),
-        dense_step(version, has_onnxruntime=False),
+        python_dense_step(version),
     )
     write_ensemble(name, steps, repository=repository)
     return name

@@ -2,9 +2,11 @@
 
 import http.client
 import json
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -12,6 +14,8 @@ import numpy as np
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from rankhouse.embedding_cache.format.raw import RawBatch
+from rankhouse.embedding_cache.format.version import Version
+from rankhouse.serving.model_repository import StepModel, write_ensemble
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -30,6 +34,25 @@ def raw_arrays(raw: RawBatch) -> dict[str, np.ndarray]:
         "text_sizes": np.array([len(text) for text in texts], np.int32),
         "text_lengths": raw.text_lengths,
     }
+
+
+def as_element(arrays: Arrays) -> dict[str, np.ndarray]:
+    """A request's tensors, or its answer's, as one element of a batch."""
+    return {name: array[None] for name, array in arrays.items()}
+
+
+def write_batched(version: Version, step: StepModel, *, repository: Path) -> str:
+    """Writes a step's model for Triton's dynamic batcher: a request is one element of a batch, whatever rows it has.
+
+    One instance waits half a second for more, so that requests that are sent together are executed together.
+    """
+    name = f"batched-{version.name}"
+    write_ensemble(name, [step], repository=repository)
+    config = repository / f"{name}.{step.step}" / "config.pbtxt"
+    text = config.read_text().replace("max_batch_size: 0", "max_batch_size: 64")
+    text = re.sub(r"count: \d+", "count: 1", re.sub(r"(input \{.*) \}\n", r"\1 allow_ragged_batch: true }\n", text))
+    config.write_text(text + "dynamic_batching { preferred_batch_size: [ 64 ] max_queue_delay_microseconds: 500000 }\n")
+    return f"{name}.{step.step}"
 
 
 @dataclass(frozen=True)

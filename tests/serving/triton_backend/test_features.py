@@ -1,7 +1,7 @@
 """The first step in a real server, called by itself."""
 
-import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +10,17 @@ import numpy as np
 import pytest
 
 from rankhouse.embedding_cache.format.version import Version
-from rankhouse.serving.model_repository import (
-    StepModel,
-    feature_tensors,
-    raw_tensors,
-    version_parameters,
-    write_ensemble,
-)
+from rankhouse.serving.model_repository import features_step, write_ensemble
 from rankhouse.serving.triton_server import TritonServer
 from tests.serving.small_version import ROWS, raw_batch, write_version
-from tests.serving.triton_backend.inference import Arrays, Inference, infer_by_http, raw_arrays
+from tests.serving.triton_backend.inference import (
+    Arrays,
+    Inference,
+    as_element,
+    infer_by_http,
+    raw_arrays,
+    write_batched,
+)
 
 pytestmark = pytest.mark.triton
 
@@ -89,30 +90,10 @@ def test_a_wrong_tensor_is_refused_by_name(
     assert refusal.value.code() == grpc.StatusCode.INVALID_ARGUMENT
 
 
-def write_batched(version: Version, repository: Path, step: StepModel) -> str:
-    """Writes a step for Triton's dynamic batcher: a request is one element of a batch, whatever rows it has."""
-    name = f"batched-{version.name}"
-    write_ensemble(name, [step], repository=repository)
-    config = repository / f"{name}.{step.step}" / "config.pbtxt"
-    text = config.read_text().replace("max_batch_size: 0", "max_batch_size: 64").replace("count: 4", "count: 1")
-    text = re.sub(r"(input \{.*) \}\n", r"\1 allow_ragged_batch: true }\n", text)
-    config.write_text(text + "dynamic_batching { preferred_batch_size: [ 64 ] max_queue_delay_microseconds: 500000 }\n")
-    return f"{name}.{step.step}"
-
-
-def step_of(version: Version) -> StepModel:
-    parameters = {**version_parameters(version), "step": "features"}
-    return StepModel("features", "rankhouse", raw_tensors(version), feature_tensors(version), parameters, {}, 4)
-
-
-def as_element(arrays: Arrays) -> dict[str, np.ndarray]:
-    return {name: array[None] for name, array in arrays.items()}
-
-
 def test_a_batch_is_executed_at_once_and_a_wrong_request_fails_alone(
     triton: TritonServer, inference: Inference, version: Version
 ) -> None:
-    model = write_batched(version, triton.repository, step_of(version))
+    model = write_batched(version, features_step(version), repository=triton.repository)
     inference.load(model)
     batches = [MANY_ROWS[first : first + first % 7] for first in range(60)]
     wrong = raw_arrays(raw_batch(ROWS))
@@ -138,7 +119,7 @@ def test_a_batch_is_executed_at_once_and_a_wrong_request_fails_alone(
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"step": "score"}, "the parameter step is 'score'; expected transform, embedding or features"),
+        ({"step": "score"}, "the parameter step is 'score'; expected features or dense"),
         ({"step": None}, "lacks the parameter step"),
         ({"version": "000009-00000000"}, "000009-00000000"),
         ({"store": "/nowhere"}, "/nowhere"),
@@ -147,10 +128,9 @@ def test_a_batch_is_executed_at_once_and_a_wrong_request_fails_alone(
 def test_a_model_that_cannot_be_says_why(
     triton: TritonServer, inference: Inference, version: Version, parameters: dict[str, str | None], message: str
 ) -> None:
-    wanted = {**version_parameters(version), "step": "features", **parameters}
-    given = {name: value for name, value in wanted.items() if value is not None}
-    step = StepModel("features", "rankhouse", raw_tensors(version), feature_tensors(version), given, {}, 1)
-    write_ensemble("wrong", [step], repository=triton.repository)
+    step = features_step(version)
+    given = {name: value for name, value in {**step.parameters, **parameters}.items() if value is not None}
+    write_ensemble("wrong", [replace(step, parameters=given)], repository=triton.repository)
     with pytest.raises(grpc.RpcError, match=message):
         inference.load("wrong.features")
 
@@ -166,7 +146,7 @@ def test_what_no_version_uses_is_unmapped(triton: TritonServer, inference: Infer
     pid = triton.process.pid
     assert pid is not None
     for _ in range(3):
-        model = write_batched(version, triton.repository, step_of(version))
+        model = write_batched(version, features_step(version), repository=triton.repository)
         inference.load(model)
         assert mapped_files(pid, tmp_path)
         inference.unload(model)

@@ -1,0 +1,40 @@
+#include "features_step.h"
+
+#include <utility>
+
+#include "failure.h"
+#include "shared_rows.h"
+#include "tensors.h"
+
+namespace rankhouse::triton {
+
+FeaturesStep::FeaturesStep(std::shared_ptr<const ServedVersion> version)
+    : version_(std::move(version)), transform_(version_->OpenTransform()) {
+  CheckEngine(rh_transform_get_shape(transform_.get(), &shape_));
+  Require(shape_.num_features == version_->num_features(), "the version's transform has ", shape_.num_features,
+          " categorical features, its manifest ", version_->num_features());
+}
+
+void FeaturesStep::Run(const std::vector<Request*>& requests, Workspace* workspace) const {
+  const RawBatches raw(requests);
+  const SharedRows dense(kDense, shape_.num_floats, raw.num_rows, requests, &workspace->dense);
+  const SharedRows embeddings(kEmbeddings, version_->num_columns(), raw.num_rows, requests, &workspace->embeddings);
+  rh_model_input input{};
+  input.dense = dense.data();
+  input.ids_capacity = raw.num_rows * shape_.num_features + raw.num_values;
+  input.ids = workspace->ids.OfSize(input.ids_capacity);
+  input.offsets = workspace->offsets.OfSize(shape_.num_features * raw.num_rows + 1);
+  CheckEngine(rh_transform_apply(transform_.get(), raw.batches.data(), static_cast<int64_t>(raw.batches.size()), &input,
+                                 &kOneThread));
+  rh_engine_batch batch{};
+  batch.ids = input.ids;
+  batch.offsets = input.offsets;
+  batch.num_ids = input.num_ids;
+  batch.batch_size = raw.num_rows;
+  batch.id_type = RH_INT64;
+  version_->Lookup(batch, embeddings.data());
+  dense.Split(requests, NumRawRows);
+  embeddings.Split(requests, NumRawRows);
+}
+
+}  // namespace rankhouse::triton
