@@ -201,6 +201,32 @@ def test_the_same_bits_with_any_number_of_threads(transforms: Any) -> None:
             assert_same_bits(found, expected)
 
 
+def test_what_transforms_share_stays_until_the_last_is_closed(tmp_path: Path) -> None:
+    transform = CompiledTransform(TRANSFORMS["mixed"], grown())
+    transform.save(tmp_path)
+    raw = random_batch(transform, 3, 100)
+    expected, tensors = transform.apply(raw), RawTensors.of(raw)
+
+    def open_apply_close(_: int) -> TransformedBatch:
+        with NativeTransform(tmp_path) as native:
+            return native.apply(tensors, num_threads=1)
+
+    with NativeTransform(tmp_path) as one, ThreadPoolExecutor(8) as pool:
+        for found in pool.map(open_apply_close, range(32)):
+            assert_same_bits(found, expected)
+        assert_same_bits(one.apply(tensors), expected)
+
+
+def test_a_file_in_the_place_of_another_is_not_taken_for_it(tmp_path: Path) -> None:
+    feature = categorical("i", "int64", "i")
+    raw = RawTensors.of(RawBatch.from_rows([feature], [{"i": 5}, {"i": 6}]))
+    opened = []
+    for known in ([5, 6], [6, 5], [5, 7]):
+        CompiledTransform([feature], Vocabularies.build({"i": np.array(known)})).save(tmp_path)
+        opened.append(NativeTransform(tmp_path))
+    assert [native.apply(raw).ids.tolist() for native in opened] == [[3, 4], [4, 3], [3, 2]]
+
+
 def one_number(tmp_path: Path, steps: DenseSteps) -> tuple[CompiledTransform, NativeTransform]:
     transform = CompiledTransform([Feature("x", "continuous", "float64", steps=steps)], Vocabularies.build({}))
     transform.save(tmp_path)

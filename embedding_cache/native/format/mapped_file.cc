@@ -36,6 +36,11 @@ class Descriptor {
   throw Error(RH_CORRUPT, StrCat(path, ": cannot be read (", std::strerror(error), ")"));
 }
 
+std::string IdentityOf(const struct stat& status) {
+  return StrCat(status.st_dev, ":", status.st_ino, ":", status.st_size, ":", status.st_mtim.tv_sec, ".",
+                status.st_mtim.tv_nsec, ":");
+}
+
 }  // namespace
 
 MappedFile::MappedFile(const std::string& path) : path_(path) {
@@ -43,6 +48,7 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
   struct stat status;
   if (file.number() < 0 || fstat(file.number(), &status) != 0) Refuse(path);
   if (!S_ISREG(status.st_mode)) throw Error(RH_CORRUPT, StrCat(path, ": cannot be read (it is no file)"));
+  identity_ = IdentityOf(status);
   if (status.st_size == 0) return;  // An empty stretch cannot be mapped.
   void* data = mmap(nullptr, status.st_size, PROT_READ, MAP_SHARED, file.number(), 0);
   if (data == MAP_FAILED) Refuse(path);
@@ -52,6 +58,11 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
 
 MappedFile::~MappedFile() {
   if (data_ != nullptr) munmap(data_, size_);
+}
+
+std::string FileIdentity(const std::string& path) {
+  struct stat status;
+  return stat(path.c_str(), &status) == 0 ? IdentityOf(status) : "";
 }
 
 }  // namespace rankhouse::format

@@ -47,6 +47,7 @@ class TensorFile {
   explicit TensorFile(const std::string& path);
 
   const std::string& path() const { return file_.path(); }
+  const std::string& identity() const { return file_.identity(); }
   const std::byte* data() const { return file_.data(); }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   bool has(const std::string& name) const { return tensors_.count(name) != 0; }

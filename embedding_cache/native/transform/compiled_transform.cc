@@ -49,6 +49,7 @@ CompiledTransform CompiledTransform::Open(const std::string& folder, const std::
 CompiledTransform::CompiledTransform(const std::string& where, const std::vector<Feature>& features,
                                      Vocabularies vocabularies)
     : vocabularies_(std::move(vocabularies)) {
+  const TableNames& names = vocabularies_.names();
   for (const Feature& feature : features) {
     if (feature.is_continuous) {
       dense_.push_back(feature.steps);
@@ -57,7 +58,7 @@ CompiledTransform::CompiledTransform(const std::string& where, const std::vector
     const bool is_int = feature.dtype == RawType::kInt64;
     RequireIntact(feature.dtype != RawType::kFloat64, where, "categorical feature '", feature.name,
                   "' has dtype 'float64'; expected 'int64' or 'text'");
-    const int64_t table = is_int ? vocabularies_.IntTable(feature.table) : vocabularies_.TextTable(feature.table);
+    const int64_t table = is_int ? names.IntTableOf(feature.table) : names.TextTableOf(feature.table);
     RequireIntact(table >= 0, where, "categorical feature '", feature.name, "' has table '", feature.table,
                   "', which has no vocabulary of ", is_int ? "int64" : "text");
     std::vector<Column>& columns = is_int ? ints_ : texts_;

@@ -6,14 +6,13 @@
 #ifndef RANKHOUSE_TRANSFORM_VOCABULARIES_H_
 #define RANKHOUSE_TRANSFORM_VOCABULARIES_H_
 
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "format/json.h"
-#include "format/tensor_file.h"
-#include "transform/int_index.h"
+#include "transform/int_table.h"
+#include "transform/layer.h"
 #include "transform/text_index.h"
 
 namespace rankhouse::transform {
@@ -29,9 +28,7 @@ class Vocabularies {
   // more. Throws Error: RH_CORRUPT where a file is missing or malformed, or they do not fit each other.
   Vocabularies(const std::string& where, const format::Json& document, const std::vector<std::string>& layers);
 
-  // The number of a table of integers, or of texts; -1 where there is none of this name.
-  int64_t IntTable(const std::string& name) const;
-  int64_t TextTable(const std::string& name) const;
+  const TableNames& names() const { return names_; }
 
   // Turns n integers of a table into ids, in place.
   void FindInts(int64_t table, int64_t* values, int64_t n) const;
@@ -39,31 +36,15 @@ class Vocabularies {
   void FindTexts(const Text* texts, int64_t n, int64_t* ids) const;
 
  private:
-  // What one tensor file holds: for each table of integers an index, and one of all texts.
-  struct Layer {
-    Layer(const std::string& path, bool is_first, const Vocabularies& vocabularies);
-    format::TensorFile file;
-    std::vector<IntIndex> ints;
-    TextIndex texts;
-    format::ArrayView<int64_t> text_ids;  // of each text; in the first layer without elements
-  };
-  // Integers that later layers changed, each once, with the id that the newest gives.
-  struct IntChanges {
-    std::vector<int64_t> values;
-    std::vector<int64_t> ids;
-    IntIndex index;
-  };
-
   void CheckRows(const std::string& where, const format::Json& document) const;
-  int64_t NumRows(const std::string& name) const;
-  format::ArrayView<int64_t> ChangedIds(const Layer& layer, const std::string& name) const;
-  IntChanges MergedInts(size_t table) const;
+  int64_t NumRows(const std::string& table) const;
+  IntTable MergedInts(size_t table) const;
   std::unique_ptr<TextChanges> MergedTexts() const;
 
-  std::vector<std::string> int_tables_;
-  std::vector<std::string> text_tables_;
-  std::vector<std::unique_ptr<const Layer>> layers_;
-  std::vector<IntChanges> int_changes_;        // of each table of integers; empty where there is one layer
+  TableNames names_;
+  std::vector<std::shared_ptr<const Layer>> layers_;
+  // What the later layers say, as one: then many of them cost a batch what one does.
+  std::vector<IntTable> int_changes_;          // of each table of integers; without elements where there is one layer
   std::unique_ptr<TextChanges> text_changes_;  // NULL where the later layers have no texts
 };
 

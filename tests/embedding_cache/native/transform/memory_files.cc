@@ -16,7 +16,7 @@ std::map<std::string, std::string>& MemoryFiles() {
 
 namespace rankhouse::format {
 
-MappedFile::MappedFile(const std::string& path) : path_(path) {
+MappedFile::MappedFile(const std::string& path) : path_(path), identity_(FileIdentity(path)) {
   const auto found = MemoryFiles().find(path);
   if (found == MemoryFiles().end()) throw Error(RH_CORRUPT, path + ": is missing");
   size_ = static_cast<int64_t>(found->second.size());
@@ -25,5 +25,10 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
 }
 
 MappedFile::~MappedFile() { std::free(data_); }
+
+std::string FileIdentity(const std::string&) {
+  static int64_t num_asked = 0;  // Each time another file.
+  return std::to_string(++num_asked);
+}
 
 }  // namespace rankhouse::format
