@@ -17,16 +17,14 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-import rankhouse.embedding_cache
-from rankhouse.embedding_cache.format.errors import CorruptFileError, TransformError
+from rankhouse.embedding_cache import library
+from rankhouse.embedding_cache.format.errors import TransformError
 from rankhouse.embedding_cache.format.raw import RawBatch
 from rankhouse.embedding_cache.format.transform import TransformedBatch
 from rankhouse.kernels import library as kernels
-from rankhouse.kernels.errors import LibraryError
 from rankhouse.kernels.executor import Threads, executor_of
 
-_LIBRARY = "librankhouse_engine.so"
-_INVALID_ARGUMENT, _CORRUPT = 1, 17
+_INVALID_ARGUMENT = 1  # The rh_status.
 _INT64 = ctypes.c_int64
 
 
@@ -209,25 +207,17 @@ def _raw_batch(arrays: dict[str, npt.NDArray[Any]]) -> _RawBatch:
 
 @cache
 def _load() -> ctypes.CDLL:
-    folders = [Path(folder) for folder in rankhouse.embedding_cache.__path__]
-    path = next((folder / _LIBRARY for folder in folders if (folder / _LIBRARY).is_file()), None)
-    if path is None:
-        searched = ", ".join(map(str, folders))
-        raise LibraryError(
-            f"{_LIBRARY} is missing (searched {searched}): build it with `make setup` or `pip install .`"
-        )
-    library = ctypes.CDLL(str(path))
+    engine = library.load()
     pointer = ctypes.c_void_p
-    library.rh_transform_open.argtypes = [ctypes.c_char_p, pointer, _INT64, pointer]
-    library.rh_transform_close.argtypes = [pointer]
-    library.rh_transform_close.restype = None
-    library.rh_transform_get_shape.argtypes = [pointer, pointer]
-    library.rh_transform_apply.argtypes = [pointer, pointer, _INT64, pointer, pointer]
-    return library
+    engine.rh_transform_open.argtypes = [ctypes.c_char_p, pointer, _INT64, pointer]
+    engine.rh_transform_close.argtypes = [pointer]
+    engine.rh_transform_close.restype = None
+    engine.rh_transform_get_shape.argtypes = [pointer, pointer]
+    engine.rh_transform_apply.argtypes = [pointer, pointer, _INT64, pointer, pointer]
+    return engine
 
 
 def _check(status: int) -> None:
-    errors = {_INVALID_ARGUMENT: TransformError, _CORRUPT: CorruptFileError}
-    if status in errors:
-        raise errors[status](kernels.load().rh_last_error().decode(errors="replace"))
-    kernels.check(status)
+    if status == _INVALID_ARGUMENT:
+        raise TransformError(kernels.load().rh_last_error().decode(errors="replace"))
+    library.check(status)

@@ -23,8 +23,6 @@ from rankhouse.embedding_cache.format.version import Version, VersionStore
 from rankhouse.embedding_cache.format.vocabulary import REMOVED, TableChange, TextValues, Vocabularies
 from rankhouse.embedding_cache.native_transform import NativeTransform, RawTensors
 from rankhouse.kernels.executor import Executor
-from rankhouse.serving.errors import InvalidTensorsError
-from rankhouse.serving.triton_models.transform import TransformStep
 
 STORES = Path(__file__).parent / "format"
 GOLDEN = [
@@ -289,13 +287,28 @@ def version() -> Version:
     return VersionStore(STORES / "golden").open("000001-00f043b8")
 
 
+ARRAYS: dict[str, Any] = {
+    "float_values": np.zeros((3, 2)),
+    "int_values": np.arange(3),
+    "int_lengths": np.array([[1, 2], [0, 0], [0, 0]], np.int32),
+    "text_bytes": np.full(11, ord("a"), np.uint8),
+    "text_sizes": np.array([4, 4, 1, 2], np.int32),
+    "text_lengths": np.array([[1, 1, 2], [0, 0, 0], [0, 0, 0]], np.int32),
+}
+
+
+def refused(version: Version, change: dict[str, Any]) -> str:
+    """What the native transform says of a batch that it must refuse."""
+    with NativeTransform(version.path) as native:
+        native.apply(RawTensors(**ARRAYS))
+        with pytest.raises(TransformError) as found:
+            native.apply(RawTensors(**ARRAYS | change))
+    return str(found.value)
+
+
 @pytest.mark.parametrize(
     "change",
     [
-        {"float_values": np.array([[0, 1], [2, -np.inf], [np.inf, 0]])},
-        {"text_sizes": np.array([4, 4, 0, 3], np.int32)},
-        {"text_sizes": np.array([4, 4, -1, 3], np.int32)},
-        {"text_bytes": np.zeros(12, np.uint8)},
         {"int_values": np.arange(4)},
         {"int_lengths": np.array([[1, 3], [0, -1], [0, 0]], np.int32)},
         {"int_lengths": np.array([[2, 1], [0, 0], [0, 0]], np.int32)},
@@ -307,38 +320,42 @@ def version() -> Version:
     ],
 )
 def test_a_bad_batch_is_refused_in_the_same_words(version: Version, change: dict[str, Any]) -> None:
-    arrays: dict[str, Any] = {
-        "float_values": np.zeros((3, 2)),
-        "int_values": np.arange(3),
-        "int_lengths": np.array([[1, 2], [0, 0], [0, 0]], np.int32),
-        "text_bytes": np.full(11, ord("a"), np.uint8),
-        "text_sizes": np.array([4, 4, 1, 2], np.int32),
-        "text_lengths": np.array([[1, 1, 2], [0, 0, 0], [0, 0, 0]], np.int32),
-    }
-    step = TransformStep(version)
-    with NativeTransform(version.path) as native:
-        native.apply(RawTensors(**arrays))
-        step(**arrays)
-        with pytest.raises(InvalidTensorsError) as expected:
-            step(**arrays | change)
-        with pytest.raises(TransformError) as found:
-            native.apply(RawTensors(**arrays | change))
-    assert str(found.value) == str(expected.value)
+    arrays = ARRAYS | change
+    texts = np.array([b"aaaa", b"aaaa", b"a", b"aa"], object)
+    names = ("float_values", "int_values", "int_lengths", "text_lengths")
+    with pytest.raises(TransformError) as expected:
+        version.transform().apply(RawBatch(**{name: arrays[name] for name in names}, text_values=texts))
+    assert refused(version, change) == str(expected.value)
 
 
-def test_texts_that_do_not_add_up_are_refused_by_the_name_of_their_tensor(version: Version) -> None:
-    lengths = np.array([[1, 1, 2]], np.int32)
-    batch = RawTensors(
-        np.zeros((1, 2)), np.empty(0, np.int64), np.zeros((1, 2), np.int32), np.zeros(3, np.uint8), lengths[0], lengths
-    )
-    with NativeTransform(version.path) as native, pytest.raises(TransformError, match=r"text_bytes has 3 bytes"):
-        native.apply(batch)
-    batch = replace(batch, text_sizes=np.ones(3, np.int32))
-    message = (
-        r"text_sizes has shape \(3,\); expected one dimension and as many values as text_lengths add up to, 4, none"
-    )
-    with NativeTransform(version.path) as native, pytest.raises(TransformError, match=message):
-        native.apply(batch)
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"float_values": np.array([[0, 1], [2, -np.inf], [np.inf, 0]])},
+            "float_values[1, 1] is -inf; expected a finite number, or NaN where the value is missing",
+        ),
+        (
+            {"text_sizes": np.array([4, 4, 0, 3], np.int32)},
+            "text_bytes has 11 bytes; expected as many as text_sizes add up to, 11, each of them at least 1",
+        ),
+        (
+            {"text_sizes": np.array([4, 4, -1, 3], np.int32)},
+            "text_bytes has 11 bytes; expected as many as text_sizes add up to, 10, each of them at least 1",
+        ),
+        (
+            {"text_bytes": np.zeros(12, np.uint8)},
+            "text_bytes has 12 bytes; expected as many as text_sizes add up to, 11, each of them at least 1",
+        ),
+        (
+            {"text_sizes": np.array([4, 4, 3], np.int32)},
+            "text_sizes has shape (3,); expected one dimension and as many values as text_lengths add up to, 4, none "
+            "of them negative",
+        ),
+    ],
+)
+def test_what_a_raw_batch_cannot_hold_is_refused(version: Version, change: dict[str, Any], message: str) -> None:
+    assert refused(version, change) == message
 
 
 @pytest.mark.parametrize(
