@@ -143,8 +143,13 @@ class RedisTier(ThroughC):
         redis = {"url": url, "deadline_ms": DEADLINE_MS}
         self._options = {"num_threads": num_threads, "rows": "redis", "redis": redis, "cache_bytes": cache_bytes}
         self._mirror = tempfile.TemporaryDirectory()
-        # Of the store, only what is small: so rows can come from nowhere else.
-        shutil.copytree(dataset.store / "versions", Path(self._mirror.name) / "versions")
+        # Of the store, all but the rows, which so can come from nowhere else.
+        for file in dataset.version(0).files(tables=False):
+            copy = self._store / file
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(dataset.store / file, copy)
+        manifest = Path("versions") / dataset.version(0).name / "manifest.json"
+        shutil.copy(dataset.store / manifest, self._store / manifest)
 
     def files(self) -> Sequence[Path]:
         """None."""
