@@ -11,12 +11,12 @@ import difflib
 import hashlib
 import json
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from rankhouse.embedding_cache.format.errors import ContentError, CorruptFileError, ManifestError
+from rankhouse.embedding_cache.format.errors import ContentError, CorruptFileError, ManifestError, StorageError
 
 FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"
@@ -65,15 +65,11 @@ def file_record(path: Path | str, *, on_bytes: Callable[[int], None] | None = No
         CorruptFileError: The file does not exist or cannot be read.
     """
     digest, size = hashlib.sha256(), 0
-    try:
-        with open(path, "rb") as file:
-            while block := file.read(_READ_BYTES):
-                digest.update(block)
-                size += len(block)
-                if on_bytes is not None:
-                    on_bytes(len(block))
-    except OSError as exc:
-        raise CorruptFileError(f"{path}: cannot be read ({exc.strerror})") from exc
+    for block in _blocks(path):
+        digest.update(block)
+        size += len(block)
+        if on_bytes is not None:
+            on_bytes(len(block))
     return FileRecord(bytes=size, sha256=digest.hexdigest())
 
 
@@ -82,17 +78,29 @@ def copy_file(source: Path | str, target: Path | str) -> FileRecord:
 
     Raises:
         CorruptFileError: The source cannot be read.
+        StorageError: The target cannot be written.
     """
     digest, size = hashlib.sha256(), 0
     try:
-        with open(source, "rb") as reader, open(target, "wb") as writer:
-            while block := reader.read(_READ_BYTES):
+        with open(target, "wb") as writer:
+            for block in _blocks(source):
                 writer.write(block)
                 digest.update(block)
                 size += len(block)
     except OSError as exc:
-        raise CorruptFileError(f"{source}: cannot be copied to {target} ({exc.strerror})") from exc
+        raise StorageError(
+            f"{target}: cannot be written ({exc.strerror}); free space or correct the permissions, and try again"
+        ) from exc
     return FileRecord(bytes=size, sha256=digest.hexdigest())
+
+
+def _blocks(path: Path | str) -> Iterator[bytes]:
+    try:
+        with open(path, "rb") as file:
+            while block := file.read(_READ_BYTES):
+                yield block
+    except OSError as exc:
+        raise CorruptFileError(f"{path}: cannot be read ({exc.strerror})") from exc
 
 
 def commit_manifest(

@@ -13,9 +13,13 @@ import fcntl
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
 from rankhouse.embedding_cache.format.errors import StorageError
+
+# The store in which this thread holds `.writers` alone.
+_collected: ContextVar[Path | None] = ContextVar("_collected", default=None)
 
 
 @contextmanager
@@ -27,6 +31,9 @@ def writing(store: Path) -> Iterator[None]:
     Raises:
         StorageError: The store's disk is full, broken or denies access; no version exists yet.
     """
+    if _collected.get() == store:  # A collection in a bucket fetches manifests, and would wait for itself.
+        yield
+        return
     try:
         with open(store / ".writers", "a+") as file:
             fcntl.flock(file, fcntl.LOCK_SH)
@@ -58,7 +65,11 @@ def collecting(store: Path, *, on_wait: Callable[[], None]) -> Iterator[None]:
             except BlockingIOError:
                 on_wait()
                 fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+            token = _collected.set(store)
+            try:
+                yield
+            finally:
+                _collected.reset(token)
     except OSError as exc:
         raise StorageError(f"{store}: not all could be removed ({exc}); what is left is complete: try again") from exc
 

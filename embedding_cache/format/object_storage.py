@@ -123,6 +123,15 @@ class ObjectStorage:
                 f"{found if found is not None else 'nothing'}; write the version again"
             )
 
+    def write(self, name: str, content: bytes) -> None:
+        """Writes a small object; one of this name is replaced.
+
+        Raises:
+            StorageError: The storage cannot be reached, has no such bucket, or denies it.
+        """
+        with self._translated(name):
+            self._files.pipe_file(self._path(name), content)
+
     def create(self, name: str, content: bytes) -> bool:
         """Writes a small object unless there is one of this name.
 

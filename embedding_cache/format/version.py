@@ -53,7 +53,8 @@ from rankhouse.embedding_cache.format.records import (
 )
 from rankhouse.embedding_cache.format.row_types import decode
 from rankhouse.embedding_cache.format.shared_files import shared_files, shared_path
-from rankhouse.embedding_cache.format.storage import VERSIONS, open_storage
+from rankhouse.embedding_cache.format.storage import open_storage
+from rankhouse.embedding_cache.format.store_layout import VERSIONS, LastLook
 from rankhouse.embedding_cache.format.table_rows import TableRows
 from rankhouse.embedding_cache.format.transform import TENSORS_NAME, CompiledTransform, layer_files
 from rankhouse.embedding_cache.format.version_record import (
@@ -408,20 +409,25 @@ class VersionStore:
             files = put_files(folder, dense=content.dense, transform=content.transform, golden=content.golden)
             return self._publish(folder, record, files, check)
 
-    def commit(self, record: VersionRecord, folder: Path, *, check: _Check | None = None) -> Version:
+    def commit(
+        self, record: VersionRecord, folder: Path, *, check: _Check | None = None, last_look: LastLook | None = None
+    ) -> Version:
         """Writes a new version of shared files that the store has already.
 
         Args:
             record: What its manifest is to say.
             folder: Where the files lie that belong to it alone, such as another version's folder.
             check: As in `write`.
+            last_look: Called just before the version appears, when no version of a lower number can appear any more;
+                if it raises, the store stays as it was.
 
         Raises:
             CorruptFileError: A file is missing.
+            ContentError: The writer of a version of a lower number in a bucket does not come to an end.
         """
         with self._new_folder() as new:
             files = {name: copy_file(folder / name, new / name) for name in record.file_names}
-            return self._publish(new, record, files, check)
+            return self._publish(new, record, files, check, last_look)
 
     @contextmanager
     def _new_folder(self) -> Iterator[Path]:
@@ -437,7 +443,12 @@ class VersionStore:
                 raise
 
     def _publish(
-        self, folder: Path, record: VersionRecord, files: Mapping[str, FileRecord], check: _Check | None
+        self,
+        folder: Path,
+        record: VersionRecord,
+        files: Mapping[str, FileRecord],
+        check: _Check | None,
+        last_look: LastLook | None = None,
     ) -> Version:
         """Writes the manifest, gives the folder its name, and opens it."""
 
@@ -449,7 +460,7 @@ class VersionStore:
 
         shared = shared_files(record.shared_files)
         self.storage.fetch(shared, verify=False)
-        name = self.storage.commit(folder, shared, seal)
+        name = self.storage.commit(folder, shared, seal, last_look=last_look)
         try:
             return self.open(name, verify=False)
         except (OSError, StorageError) as exc:

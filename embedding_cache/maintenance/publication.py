@@ -77,11 +77,12 @@ def compact_version(
             origin=Origin("compact", version.name),
         )
 
-        def check(new: Version) -> None:
-            _check_newest(store, version)
-            _check_copied(version, new)
-
-        return store.commit(record, version.path, check=check)
+        return store.commit(
+            record,
+            version.path,
+            check=functools.partial(_check_copied, version),
+            last_look=functools.partial(_check_newest, store, version),
+        )
 
 
 def roll_back(store: VersionStore, name: str, *, on_verified: OnBytes = _unheard) -> Version:

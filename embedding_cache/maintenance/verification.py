@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from rankhouse.embedding_cache.format.delta import check_deltas
 from rankhouse.embedding_cache.format.errors import CorruptFileError, FormatError, ManifestError
 from rankhouse.embedding_cache.format.files import FileRecord
-from rankhouse.embedding_cache.format.storage import LocalStorage, Storage
+from rankhouse.embedding_cache.format.local_storage import LocalStorage
+from rankhouse.embedding_cache.format.storage import Storage
 from rankhouse.embedding_cache.format.version import Version, VersionStore
 
 _File = tuple[str, FileRecord]

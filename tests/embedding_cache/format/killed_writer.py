@@ -16,7 +16,7 @@ from rankhouse.embedding_cache.format.version import VersionStore
 from tests.embedding_cache.format.small_store import small_content
 
 KILLED = 9
-CALLS = ("listing", "size", "read", "put", "create", "delete")
+CALLS = ("listing", "size", "read", "put", "write", "create", "delete")
 
 
 def kill_before(call: int) -> None:

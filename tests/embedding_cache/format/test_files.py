@@ -4,8 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from rankhouse.embedding_cache.format.errors import ContentError, CorruptFileError, ManifestError
-from rankhouse.embedding_cache.format.files import FileRecord, Manifest, commit_manifest, file_record, read_manifest
+from rankhouse.embedding_cache.format.errors import ContentError, CorruptFileError, ManifestError, StorageError
+from rankhouse.embedding_cache.format.files import (
+    FileRecord,
+    Manifest,
+    commit_manifest,
+    copy_file,
+    file_record,
+    read_manifest,
+)
 
 
 def commit(directory: Path) -> Manifest:
@@ -113,3 +120,11 @@ def test_refuses_to_commit_a_file_that_is_not_as_recorded(tmp_path: Path) -> Non
         with pytest.raises(CorruptFileError, match=match):
             commit_manifest(tmp_path, kind="t", document={}, files={name: FileRecord(bytes=5, sha256="0" * 64)})
     assert not (tmp_path / "manifest.json").exists()
+
+
+def test_a_copy_names_what_failed(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"abc")
+    with pytest.raises(StorageError, match=r"/dev/full: cannot be written \(No space left on device\); free space"):
+        copy_file(tmp_path / "a", "/dev/full")
+    with pytest.raises(CorruptFileError, match=r"b: cannot be read \(No such file or directory\)"):
+        copy_file(tmp_path / "b", tmp_path / "c")

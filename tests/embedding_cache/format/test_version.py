@@ -11,6 +11,7 @@ from rankhouse.embedding_cache.format.errors import (
     ContentError,
     CorruptFileError,
     ManifestError,
+    StorageError,
     VersionNotFoundError,
 )
 from rankhouse.embedding_cache.format.files import file_record
@@ -254,7 +255,7 @@ def test_refuses_a_segment_of_another_table(store: VersionStore) -> None:
             "table 'C1' has 3 rows, its blocks brought 4",
         ),
         ({"tables": [TableContent("C1", 5, 3, blocks_of(rows_of(4, 3)))], "features": []}, "its blocks brought 4"),
-        ({"dense": Path("/nowhere")}, "/nowhere: cannot be copied"),
+        ({"dense": Path("/nowhere")}, "/nowhere: cannot be read"),
         ({"golden": [GoldenRequest({"context": {"x": object()}, "candidates": []}, ())]}, "not plain JSON"),
         ({"metrics": {"auc": float("nan")}}, "not plain JSON"),
     ],
@@ -306,3 +307,9 @@ for step in range(5):
     assert [int(name.split("-")[0]) for name in store.names()] == list(range(1, 16))
     for name in store.names():
         store.open(name)
+
+
+def test_a_store_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match=r"file/store: cannot be made \(Not a directory\); correct the permissions"):
+        VersionStore(tmp_path / "file" / "store").write(small_content(tmp_path / "parts"))
