@@ -33,6 +33,10 @@ def serve(
     ] = None,
     triton_url: Annotated[str | None, typer.Option(help="gRPC address of a running Triton, host:port.")] = None,
     triton_repository: Annotated[Path | None, typer.Option(help="That Triton's model repository.")] = None,
+    engine: Annotated[
+        list[str] | None,
+        typer.Option(help="An option of the embedding engine, as num_threads=2; may be given several times."),
+    ] = None,
     run_dir: Annotated[
         Path | None, typer.Option(help="Folder for logs and serving.json; by default one that goes when all went well.")
     ] = None,
@@ -45,6 +49,8 @@ def serve(
         raise typer.BadParameter("give --triton-url or --triton-bin, not both")
     if (triton_url is None) != (triton_repository is None):
         raise typer.BadParameter("--triton-url and --triton-repository go together")
+    if triton_url and engine:
+        raise typer.BadParameter("--engine goes to a Triton that starts here; that at --triton-url has its own options")
     external = ExternalTriton(triton_url, triton_repository) if triton_url and triton_repository else None
     folder = run_dir or Path(tempfile.mkdtemp(prefix="rankhouse-serve-"))
     options = ServeOptions(
@@ -56,6 +62,7 @@ def serve(
         port=port,
         grpc_port=grpc_port,
         triton=external or triton_bin,
+        engine_options=dict(_name_and_value(option) for option in engine or ()),
     )
     signal.signal(signal.SIGTERM, _interrupt_once)
     signal.signal(signal.SIGINT, _interrupt_once)
@@ -76,6 +83,13 @@ def serve(
         # After a failure its message names the logs.
         if run_dir is None and (is_clean or not any(folder.iterdir())):
             shutil.rmtree(folder)
+
+
+def _name_and_value(option: str) -> tuple[str, str]:
+    name, separator, value = option.partition("=")
+    if not name or not separator:
+        raise typer.BadParameter(f"--engine {option}: expected name=value, as in --engine num_threads=2")
+    return name, value
 
 
 def _interrupt_once(number: int, frame: Any) -> None:

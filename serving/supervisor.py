@@ -8,9 +8,9 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from rankhouse.embedding_cache.format.version import Version, VersionStore
@@ -55,6 +55,7 @@ class ServeOptions:
         port: The gateway's port of REST; 0 takes a free one.
         grpc_port: The gateway's port of gRPC; 0 takes a free one.
         triton: Another Triton than the packaged one: the path of its program, or a server that already runs.
+        engine_options: Options of the embedding engine, by name; a server that already runs has its own.
     """
 
     store: Path | str
@@ -65,6 +66,7 @@ class ServeOptions:
     port: int = 8080
     grpc_port: int = 8081
     triton: Path | ExternalTriton | None = None
+    engine_options: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,14 @@ def serve(options: ServeOptions, *, on_ready: Callable[[Serving], None]) -> None
         if isinstance(options.triton, ExternalTriton):
             server, triton = None, options.triton
         else:
-            server = stack.enter_context(TritonServer(run_dir / "models", run_dir=run_dir, binary=options.triton))
+            server = stack.enter_context(
+                TritonServer(
+                    run_dir / "models",
+                    run_dir=run_dir,
+                    binary=options.triton,
+                    engine_options=options.engine_options,
+                )
+            )
             triton = ExternalTriton(server.grpc_url, server.repository, server.backends)
         golden = stack.enter_context(_loaded(version, triton, server))
         gateway = stack.enter_context(

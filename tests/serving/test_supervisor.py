@@ -195,6 +195,11 @@ def test_a_server_that_already_runs(version: Version, tmp_path: Path, triton: Tr
     [
         (("--triton-url", "127.0.0.1:1"), "--triton-url and --triton-repository go together"),
         (("--triton-url", "127.0.0.1:1", "--triton-bin", "/bin/true"), "not both"),
+        (("--engine", "num_threads"), "expected name=value"),
+        (
+            ("--triton-url", "127.0.0.1:1", "--triton-repository", "/tmp", "--engine", "num_threads=1"),
+            "--engine goes to a Triton that starts here",
+        ),
     ],
 )
 def test_options_that_contradict_each_other(tmp_path: Path, options: tuple[str, ...], message: str) -> None:
@@ -209,6 +214,7 @@ def test_options_that_contradict_each_other(tmp_path: Path, options: tuple[str, 
     [
         (("--triton-bin", "/nowhere/tritonserver"), "/nowhere/tritonserver is not an executable file"),
         (("--version", "000009-00000000"), "has no version '000009-00000000'"),
+        (("--engine", "num_thread=1"), "num_threads"),
         (("--triton-url", "127.0.0.1:1", "--triton-repository", "/tmp"), "at Triton 127.0.0.1:1: "),
     ],
 )
