@@ -125,20 +125,16 @@ class Call {
       std::copy(ids + part.begin, ids + part.end, rows_ + part.begin);
       return;
     }
-    const RowIndex& index = *table.index;
     const int64_t num_rows = table.record.num_rows;
     int64_t num_unknown = 0;
     int64_t first_unknown = 0;
     for (int64_t i = part.begin; i < part.end; ++i) {
-      const int64_t id = ids[i];
-      if (static_cast<uint64_t>(id) < static_cast<uint64_t>(num_rows)) {
-        rows_[i] = index.Place(id);
-      } else {
-        if (num_unknown++ == 0) first_unknown = i;
-        const int64_t instead = InsteadOf(table, id);
-        rows_[i] = instead < 0 ? kNoPlace : index.Place(instead);
-      }
+      rows_[i] = ids[i];
+      if (static_cast<uint64_t>(rows_[i]) < static_cast<uint64_t>(num_rows)) continue;
+      if (num_unknown++ == 0) first_unknown = i;
+      rows_[i] = InsteadOf(table, rows_[i]);
     }
+    table.index->Resolve(rows_ + part.begin, part.end - part.begin);
     if (num_unknown > 0) unknown_[t].Add(num_unknown, first_unknown);
   }
 

@@ -30,15 +30,20 @@ class IdLayer {
 
   int64_t size() const { return static_cast<int64_t>(places_.size()); }
 
-  // Gives the place of an id >= 0, if the layer has it.
-  bool Find(int64_t id, int64_t* place) const {
+  // Where the place of an id >= 0 stands; nullptr: the layer does not have it.
+  const int64_t* Find(int64_t id) const {
     const uint64_t chunk = static_cast<uint64_t>(id) >> kChunkBits;
-    if (chunk >= chunks_.size()) return false;
-    const Word& word = words_[static_cast<size_t>(chunks_[chunk]) * kChunkWords + ((id >> 6) & (kChunkWords - 1))];
+    if (chunk >= chunks_.size()) return nullptr;
+    const Word& word = WordOf(chunk, id);
     const uint64_t bit = uint64_t{1} << (id & 63);
-    if ((word.bits & bit) == 0) return false;
-    *place = places_[word.rank + __builtin_popcountll(word.bits & (bit - 1))];
-    return true;
+    if ((word.bits & bit) == 0) return nullptr;
+    return &places_[word.rank + __builtin_popcountll(word.bits & (bit - 1))];
+  }
+
+  // Asks for what Find will read first.
+  void Prefetch(int64_t id) const {
+    const uint64_t chunk = static_cast<uint64_t>(id) >> kChunkBits;
+    if (chunk < chunks_.size()) __builtin_prefetch(&WordOf(chunk, id));
   }
 
   // Appends all entries in order.
@@ -52,6 +57,10 @@ class IdLayer {
     uint64_t bits;
     int64_t rank;  // of its first bit among all that are set
   };
+
+  const Word& WordOf(uint64_t chunk, int64_t id) const {
+    return words_[static_cast<size_t>(chunks_[chunk]) * kChunkWords + ((id >> 6) & (kChunkWords - 1))];
+  }
 
   std::vector<int32_t> chunks_;  // where in words_ a chunk of ids has its words; 0: nowhere, it has no entry
   std::vector<Word> words_;
@@ -69,21 +78,26 @@ class RowIndex {
   RowIndex Extended(const std::vector<int64_t>& ids, const std::vector<int64_t>& removed, int64_t file,
                     int64_t* num_entries) const;
 
-  // The place of the effective row of an id >= 0; kNoPlace where it was removed, or nothing holds it.
-  int64_t Place(int64_t id) const {
-    int64_t place;
+  // Overwrites ids with the places of their effective rows; kNoPlace where a row was removed, or nothing holds it, or
+  // the id is below 0.
+  void Resolve(int64_t* ids, int64_t n) const;
+
+ private:
+  // Where the place of an id >= 0 that a delta has stands; nullptr: none has it.
+  const int64_t* Find(int64_t id) const {
     for (const std::shared_ptr<const IdLayer>& layer : layers_) {
-      if (layer->Find(id, &place)) return place;
+      if (const int64_t* place = layer->Find(id)) return place;
     }
-    if (id >= ends_.back()) return kNoPlace;
+    return nullptr;
+  }
+
+  int64_t BasePlace(int64_t id) const {
+    if (id < 0 || id >= ends_.back()) return kNoPlace;
     int64_t file = 0;
     while (id >= ends_[file]) ++file;
     return PlaceOf(file, file == 0 ? id : id - ends_[file - 1]);
   }
 
-  int64_t num_layers() const { return static_cast<int64_t>(layers_.size()); }
-
- private:
   std::vector<int64_t> ends_;                           // of the base's files: the row after the last
   std::vector<std::shared_ptr<const IdLayer>> layers_;  // newest first
 };
