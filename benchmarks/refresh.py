@@ -1,6 +1,6 @@
 """New versions while requests go on: how long requests take meanwhile, how fast it goes back, and whether all is whole.
 
-    rankhouse bench refresh                         5 million rows, about 5 minutes
+    rankhouse bench refresh                         5 million rows, about 10 minutes
     rankhouse bench refresh --quick                 260,000 rows, about 2 minutes
     rankhouse bench refresh --requests 100000       that many answers while versions come and go: none may be mixed
 

@@ -17,7 +17,9 @@ from rankhouse.serving.model_repository import write_models
 from rankhouse.serving.triton_client import TritonClient
 from rankhouse.serving.triton_server import TritonServer
 
-REST_SECONDS, SETTLE_SECONDS, WAIT_SECONDS = 10.0, 1.0, 0.0005
+REST_SECONDS, SETTLE_SECONDS, WAIT_SECONDS = 10.0, 0.3, 0.0005
+# A refresh is over in the time of a few requests: so that there are some to judge it by, a round has so many.
+REFRESHES_OF_ROUND = 20
 FIRST_ANSWER_SECONDS = 30.0
 # Different requests, sent in turn.
 NUM_REQUESTS = 64
@@ -93,35 +95,39 @@ class Refreshing:
             await sending
 
     async def _measure(self, share: float) -> Refresh:
-        answers, traffic, client = self.answers, self.traffic, self.client
+        answers, client = self.answers, self.client
         await asyncio.sleep(SETTLE_SECONDS)
         rest = time.perf_counter()
         await asyncio.sleep(REST_SECONDS)
         at_rest = answers.between(rest, time.perf_counter())
 
-        begin = time.perf_counter()
-        await client.load(self.new)
-        opened = time.perf_counter()
-        await self._switch(self.new)
-        back = await self._switch(self.old)
-        await self._switch(self.new)
-        close = time.perf_counter()
-        await traffic.drained(self.old)
-        await client.unload(self.old)
-        closed = time.perf_counter()
-        during = answers.between(begin, closed)
+        during: list[float] = []
+        taken: dict[str, list[float]] = {"open": [], "close": [], "back": [], "back_closed": []}
+        for _ in range(REFRESHES_OF_ROUND):
+            begin = time.perf_counter()
+            await client.load(self.new)
+            taken["open"].append(time.perf_counter() - begin)
+            await self._switch(self.new)
+            taken["back"].append(await self._switch(self.old))
+            await self._switch(self.new)
+            taken["close"].append(await self._close(self.old))
+            during += answers.between(begin, time.perf_counter())
 
-        await asyncio.sleep(SETTLE_SECONDS)
-        again = time.perf_counter()
-        await client.load(self.old)
-        loaded = time.perf_counter()
-        back_closed = loaded - again + await self._switch(self.old)
-        await traffic.drained(self.new)
-        await client.unload(self.new)
-        return Refresh(
-            *("Triton", share, at_rest, during, opened - begin, closed - close, back, back_closed),
-            num_failed=len(traffic.failures),
-        )
+            await asyncio.sleep(SETTLE_SECONDS)
+            again = time.perf_counter()
+            await client.load(self.old)
+            taken["back_closed"].append(time.perf_counter() - again + await self._switch(self.old))
+            await self._close(self.new)
+            await asyncio.sleep(SETTLE_SECONDS)
+        means = {f"{name}_seconds": float(np.median(seconds)) for name, seconds in taken.items()}
+        return Refresh("Triton", share, at_rest, during, **means, num_failed=len(self.traffic.failures))
+
+    async def _close(self, model: str) -> float:
+        """Waits for the last answers of a model and unloads it; returns the seconds of both."""
+        begin = time.perf_counter()
+        await self.traffic.drained(model)
+        await self.client.unload(model)
+        return time.perf_counter() - begin
 
     async def _switch(self, model: str) -> float:
         """Switches and returns the seconds until the model's first answer."""
