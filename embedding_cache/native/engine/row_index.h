@@ -82,6 +82,12 @@ class RowIndex {
   // the id is below 0.
   void Resolve(int64_t* ids, int64_t n) const;
 
+  // What Resolve gives for one id.
+  int64_t Place(int64_t id) const {
+    Resolve(&id, 1);
+    return id;
+  }
+
  private:
   // Where the place of an id >= 0 that a delta has stands; nullptr: none has it.
   const int64_t* Find(int64_t id) const {
