@@ -147,40 +147,52 @@ void CompiledTransform::ApplyDense(const Part& part, float* dense) const {
   }
 }
 
+// Both go through a part feature by feature: ids are written one after the other, where row by row there would be as
+// many places at once as features, which lie in the same lines of the cache where B is a power of two.
+
 void CompiledTransform::ApplyInts(const Part& part, const Bags& bags, int64_t* ids) const {
-  if (ints_.empty()) return;
-  // First the values go where their ids will stand, then they become these, feature by feature.
-  const int64_t* value = part.batch->int_values + part.first_int;
-  const int32_t* const lengths = part.batch->int_lengths + part.row_begin * SizeOf(ints_);
-  const int32_t* length = lengths;
-  const int64_t end = part.first_sample + part.num_rows();
-  bool lacks_values = false;
-  for (int64_t sample = part.first_sample; sample < end; ++sample) {
-    for (const Column& column : ints_) {
-      int64_t* bag = ids + bags.begin(column.feature, sample);
-      std::copy_n(value, *length, bag);
-      value += *length;
-      if (*length++ == 0 && !column.is_list) {
-        *bag = 0;
+  const int64_t num_columns = SizeOf(ints_);
+  const int32_t* const lengths = part.batch->int_lengths + part.row_begin * num_columns;
+  int64_t next_value[kPartRows];
+  int64_t num_values = part.first_int;
+  for (int64_t row = 0; row < part.num_rows(); ++row) {
+    next_value[row] = num_values;
+    num_values = std::accumulate(lengths + row * num_columns, lengths + (row + 1) * num_columns, num_values);
+  }
+  for (int64_t number = 0; number < num_columns; ++number) {
+    const Column& column = ints_[number];
+    int64_t* const own = ids + bags.begin(column.feature, part.first_sample);
+    int64_t* end = own;
+    bool lacks_values = false;
+    for (int64_t row = 0; row < part.num_rows(); ++row) {
+      const int32_t length = lengths[row * num_columns + number];
+      for (int32_t i = 0; i < length; ++i) *end++ = part.batch->int_values[next_value[row]++];
+      if (length == 0 && !column.is_list) {
+        *end++ = 0;
         lacks_values = true;
       }
     }
-  }
-  for (const Column& column : ints_) {
-    const int64_t first = bags.begin(column.feature, part.first_sample);
-    vocabularies_.FindInts(column.table, ids + first, bags.begin(column.feature, end) - first);
-  }
-  if (!lacks_values) return;
-  length = lengths;
-  for (int64_t sample = part.first_sample; sample < end; ++sample) {
-    for (const Column& column : ints_) {
-      if (*length++ == 0 && !column.is_list) ids[bags.begin(column.feature, sample)] = kMissingId;
+    vocabularies_.FindInts(column.table, own, end - own);
+    for (int64_t row = 0; lacks_values && row < part.num_rows(); ++row) {
+      if (lengths[row * num_columns + number] == 0) own[row] = kMissingId;
     }
   }
 }
 
 void CompiledTransform::ApplyTexts(const Part& part, const Bags& bags, int64_t* ids) const {
-  if (texts_.empty()) return;
+  const int64_t num_columns = SizeOf(texts_);
+  if (num_columns == 0) return;
+  const int32_t* const lengths = part.batch->text_lengths + part.row_begin * num_columns;
+  const int32_t* next_size[kPartRows];
+  const uint8_t* next_byte[kPartRows];
+  const int32_t* size = part.batch->text_sizes + part.first_text;
+  const uint8_t* byte = part.batch->text_bytes + part.first_byte;
+  for (int64_t row = 0; row < part.num_rows(); ++row) {
+    next_size[row] = size;
+    next_byte[row] = byte;
+    size = std::accumulate(lengths + row * num_columns, lengths + (row + 1) * num_columns, size);
+    byte = std::accumulate(next_size[row], size, byte);
+  }
   Text texts[kMaxTexts] = {};
   int64_t* targets[kMaxTexts];
   int64_t found[kMaxTexts];
@@ -190,20 +202,19 @@ void CompiledTransform::ApplyTexts(const Part& part, const Bags& bags, int64_t* 
     for (int64_t i = 0; i < num_texts; ++i) *targets[i] = found[i];
     num_texts = 0;
   };
-  const uint8_t* data = part.batch->text_bytes + part.first_byte;
-  const int32_t* size = part.batch->text_sizes + part.first_text;
-  const int32_t* length = part.batch->text_lengths + part.row_begin * SizeOf(texts_);
-  for (int64_t row = 0; row < part.num_rows(); ++row) {
-    for (const Column& column : texts_) {
-      int64_t* bag = ids + bags.begin(column.feature, part.first_sample + row);
-      if (*length == 0 && !column.is_list) *bag = kMissingId;
-      for (int32_t i = 0; i < *length; ++i) {
-        texts[num_texts] = {data, *size, column.table, HashOf(data, *size, column.table)};
-        targets[num_texts] = bag + i;
-        data += *size++;
+  for (int64_t number = 0; number < num_columns; ++number) {
+    const Column& column = texts_[number];
+    int64_t* id = ids + bags.begin(column.feature, part.first_sample);
+    for (int64_t row = 0; row < part.num_rows(); ++row) {
+      const int32_t length = lengths[row * num_columns + number];
+      if (length == 0 && !column.is_list) *id++ = kMissingId;
+      for (int32_t i = 0; i < length; ++i) {
+        const int32_t bytes = *next_size[row]++;
+        texts[num_texts] = {next_byte[row], bytes, column.table, HashOf(next_byte[row], bytes, column.table)};
+        targets[num_texts] = id++;
+        next_byte[row] += bytes;
         if (++num_texts == kMaxTexts) find_all();
       }
-      ++length;
     }
   }
   find_all();
