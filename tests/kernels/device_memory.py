@@ -21,6 +21,7 @@ class Memory(Protocol):
     def allocate(self, num_bytes: int, *, fill: int = 0xAB) -> int: ...
     def put(self, array: NDArray[Any]) -> int: ...
     def get(self, address: int, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]: ...
+    def new_stream(self) -> int | None: ...
 
 
 class Host:
@@ -46,6 +47,9 @@ class Host:
         array = np.empty(shape, dtype)
         ctypes.memmove(array.ctypes.data, address, array.nbytes)
         return array
+
+    def new_stream(self) -> None:
+        """There are none: calls are done when they return."""
 
 
 class Gpu:
@@ -80,6 +84,12 @@ class Gpu:
             pointer, size = ctypes.c_void_p(array.ctypes.data), ctypes.c_size_t(array.nbytes)
             self._call("cuMemcpyDtoH_v2", pointer, ctypes.c_uint64(address), size)
         return array
+
+    def new_stream(self) -> int | None:
+        """Returns a stream which the other functions here wait for."""
+        stream = ctypes.c_void_p()
+        self._call("cuStreamCreate", ctypes.byref(stream), ctypes.c_uint(0))
+        return stream.value
 
     def _call(self, function: str, *arguments: Any) -> None:
         status = getattr(self._driver, function)(*arguments)

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 #include <thread>
 #include <type_traits>
 
+#include "cache/capacity.h"
 #include "core/status.h"
 
 namespace rankhouse::cache {
@@ -13,8 +13,6 @@ namespace {
 
 constexpr int64_t kLine = 64;
 constexpr int64_t kWord = sizeof(uint64_t);
-// Memory comes in huge pages from this size on (rh_allocate), and smaller in pages of the system.
-constexpr int64_t kHugePage = int64_t{2} << 20;
 
 // Keys whose memory is on its way at one time: enough to cover an access of 100 ns, few enough to stay in the nearest
 // cache until they are used.
@@ -25,14 +23,6 @@ constexpr int kTries = 8;
 
 // The processor's own prefetcher follows long rows by itself.
 constexpr int64_t kPrefetchedLines = 8;
-
-void CheckOptions(int64_t capacity_bytes, int64_t row_bytes, Policy policy) {
-  constexpr int64_t kMostRowBytes = std::numeric_limits<int32_t>::max();
-  Require(capacity_bytes >= 0, "capacity_bytes is ", capacity_bytes, ": expected >= 0");
-  Require(row_bytes >= 1 && row_bytes <= kMostRowBytes, "row_bytes is ", row_bytes, ": expected 1 to ", kMostRowBytes);
-  Require(policy == Policy::kLru || policy == Policy::kLfu, "policy is ", static_cast<int32_t>(policy),
-          ": expected an rh_cache_policy, 0 (LRU) or 1 (LFU)");
-}
 
 }  // namespace
 
@@ -93,8 +83,7 @@ RowCache::RowCache(int64_t capacity_bytes, int64_t row_bytes, Policy policy)
   CheckOptions(capacity_bytes, row_bytes, policy);
   static_assert(sizeof(Set) == 2 * kLine && sizeof(Word) == kWord && Word::is_always_lock_free);
   const int64_t set_bytes = static_cast<int64_t>(sizeof(Set)) + kWays * words_per_row_ * kWord;
-  if (capacity_bytes >= kHugePage) capacity_bytes -= capacity_bytes % kHugePage;  // pages are taken whole
-  num_sets_ = capacity_bytes / set_bytes;
+  num_sets_ = NumSets(capacity_bytes, 0, set_bytes);
   bytes_ = num_sets_ * set_bytes;
   if (num_sets_ == 0) return;
   void* memory = nullptr;
@@ -131,11 +120,16 @@ void RowCache::CopyOut(const Word* row, std::byte* out) const {
 }
 
 void RowCache::CopyIn(const std::byte* row, Word* words) const {
-  for (int64_t i = 0; i < words_per_row_; ++i) {
-    uint64_t word = 0;
-    std::memcpy(&word, row + i * kWord, static_cast<size_t>(std::min(kWord, row_bytes_ - i * kWord)));
+  const int64_t whole = row_bytes_ / kWord;
+  for (int64_t i = 0; i < whole; ++i) {
+    uint64_t word;
+    std::memcpy(&word, row + i * kWord, kWord);
     words[i].store(word, std::memory_order_release);
   }
+  if (whole == words_per_row_) return;
+  uint64_t last = 0;
+  std::memcpy(&last, row + whole * kWord, static_cast<size_t>(row_bytes_ % kWord));
+  words[whole].store(last, std::memory_order_release);
 }
 
 void RowCache::Locate(uint64_t key, Probe* probe) const {

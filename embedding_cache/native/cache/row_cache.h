@@ -34,6 +34,8 @@ struct CacheStats {
 // Any thread may call everything but the destructor at any time.
 class RowCache {
  public:
+  // Keys and the rest are a line each. At Zipf 1.05 over 5M rows, room for 2 % and 10 %, 16 or 32 ways find at most 0.5
+  // points more, or fewer, and take up to twice as long.
   static constexpr int kWays = 8;
 
   // Takes at most capacity_bytes, keys and counts included; with room for no row all keys are missing. Throws Error

@@ -241,6 +241,7 @@ inline void __syncwarp(unsigned mask) { __ballot_sync(mask, 0); }
 inline void __syncthreads() { cuda_emulation::Block::Get().Barrier(false); }
 inline int __syncthreads_or(int value) { return cuda_emulation::Block::Get().Barrier(value != 0); }
 inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
+inline int __ffs(int bits) { return __builtin_ffs(bits); }
 
 template <typename T>
 T atomicMin(T* target, T value) {
@@ -260,10 +261,12 @@ T atomicAdd(T* target, T value) {
 // The runtime: device memory is host memory, and calls are done when they return
 // ---------------------------------------------------------------------------------------------------------------------
 
-enum cudaError_t { cudaSuccess = 0 };
+enum cudaError_t { cudaSuccess = 0, cudaErrorMemoryAllocation = 2 };
 enum cudaMemcpyKind { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost };
 enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount };
 using cudaStream_t = void*;
+using cudaEvent_t = void*;
+constexpr unsigned cudaEventDisableTiming = 2;
 
 inline cudaError_t cudaGetLastError() { return cudaSuccess; }
 inline const char* cudaGetErrorString(cudaError_t) { return ""; }
@@ -276,6 +279,23 @@ inline cudaError_t cudaMemcpyAsync(void* target, const void* source, size_t byte
   std::memcpy(target, source, bytes);
   return cudaSuccess;
 }
+inline cudaError_t cudaMemset(void* target, int value, size_t bytes) {
+  return cudaMemsetAsync(target, value, bytes, nullptr);
+}
+inline cudaError_t cudaMalloc(void** memory, size_t bytes) {
+  if (posix_memalign(memory, 256, bytes) != 0) return cudaErrorMemoryAllocation;
+  std::memset(*memory, 0xAB, bytes);
+  return cudaSuccess;
+}
+inline cudaError_t cudaFree(void* memory) {
+  std::free(memory);
+  return cudaSuccess;
+}
+inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t*, unsigned) { return cudaSuccess; }
+inline cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
+inline cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
+inline cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
+inline cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
 inline cudaError_t cudaGetDevice(int* device) {
   *device = 0;
   return cudaSuccess;

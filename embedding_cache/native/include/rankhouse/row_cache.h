@@ -59,6 +59,52 @@ RH_API int rh_row_cache_insert(rh_row_cache* cache, const uint64_t* keys, int64_
 
 RH_API int rh_row_cache_count(const rh_row_cache* cache, rh_row_cache_counters* counters);
 
+// In the memory of the GPU that is current when it is created, and has to be for every call. Any thread may call with
+// any stream: the calls of one cache follow each other on the device, in the order in which they were made, without a
+// wait on the host. Results depend on that order alone. n < 2^31 - 256.
+typedef struct rh_device_row_cache rh_device_row_cache;
+RH_API int rh_row_cache_create_cuda(const rh_row_cache_options* options, rh_device_row_cache** cache);
+RH_API void rh_row_cache_destroy_cuda(rh_device_row_cache* cache);  // waits for its calls; NULL is allowed
+
+// As rh_row_cache_find; num_missing is one number in device memory.
+// Bytes: 256 per key read at random, its row read and written, and about 15 per key in order.
+RH_API int rh_row_cache_find_workspace_cuda(int64_t n, int64_t* bytes);
+RH_API int rh_row_cache_find_cuda(rh_device_row_cache* cache, const uint64_t* keys, int64_t n, void* rows,
+                                  int32_t* missing, int64_t* num_missing, void* workspace, int64_t workspace_bytes,
+                                  void* stream);
+
+// As rh_row_cache_insert, and as deterministic: keys are sorted by set, and those of a set go in one after the other.
+RH_API int rh_row_cache_insert_workspace_cuda(int64_t n, int64_t* bytes);
+RH_API int rh_row_cache_insert_cuda(rh_device_row_cache* cache, const uint64_t* keys, int64_t n, const void* rows,
+                                    void* workspace, int64_t workspace_bytes, void* stream);
+
+// Waits for the calls so far.
+RH_API int rh_row_cache_count_cuda(rh_device_row_cache* cache, rh_row_cache_counters* counters, void* stream);
+
+// Reads the rows of keys [n], in host memory, from where they lie to rows [n, row_bytes], in host memory. Returns an
+// rh_status; the message of a failure is what rh_last_error() says then. It must not throw.
+typedef int (*rh_read_rows)(void* context, const uint64_t* keys, int64_t n, void* rows);
+
+// Gets the rows of keys [n] to the device, wherever they are: finds, reads those that are missing, inserts them.
+typedef struct rh_row_fetch {
+  const uint64_t* keys;  // [n] each once, or it is read as often as it stands there
+  int64_t n;
+  void* rows;         // [n, row_bytes]
+  rh_read_rows read;  // called on this thread, once, if any is missing
+  void* context;      // handed to read
+  void* host_memory;  // host [host_bytes], the call's own until the stream has passed it; pinned memory is fastest
+  int64_t host_bytes;
+} rh_row_fetch;
+
+// Every row comes out whatever the cache holds and however small it is, so a lookup over `rows` has the same bits every
+// time: rh_unique (keys -> unique keys and inverse), this (unique keys -> rows), and rh_pooled_lookup_cuda with `rows`
+// as the table and `inverse` as the ids. Waits for the stream to see how many keys are missing. Where read fails, the
+// call returns its status and message, and nothing was inserted.
+RH_API int rh_row_cache_fetch_workspace_cuda(const rh_device_row_cache* cache, int64_t n, int64_t* bytes,
+                                             int64_t* host_bytes);
+RH_API int rh_row_cache_fetch_cuda(rh_device_row_cache* cache, const rh_row_fetch* fetch, void* workspace,
+                                   int64_t workspace_bytes, void* stream);
+
 #ifdef __cplusplus
 }  // extern "C"
 #endif

@@ -60,6 +60,7 @@ def any_key_is_a_key(make: Make) -> None:
 
 
 def capacities_are_kept(make: Make, row_bytes: int) -> None:
+    """Below, at and above a huge page; with rows of few bytes that takes many of them."""
     for capacity in (0, 1, 100, 5000, 100_000, 2**21, 2**21 + 4096, 5 * 2**20):
         cache = make(capacity, row_bytes, LRU)
         counters = cache.counters()
