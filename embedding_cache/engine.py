@@ -35,8 +35,9 @@ class Engine:
         options: num_threads: most threads of a call, and of checking files; 0 (default): all processors. memory: "map"
             (default), rows are read from the mapped files, or "pin", they are copied into huge pages when a file is
             opened. out_of_range: what becomes of an id that is no row: "error" (default), "zero", "clip" or
-            "unknown_row". rows: "local" (default), or "redis", with how it is reached under redis. `rankhouse/engine.h`
-            has them all.
+            "unknown_row". rows: "local" (default), or "redis", with how it is reached under redis. hot_rows: a folder
+            that keeps which rows are hot, so that the next engine has them in memory when it opens a version.
+            `rankhouse/engine.h` has them all.
 
     Raises:
         OptionError: There is no such option, or it cannot have this value.

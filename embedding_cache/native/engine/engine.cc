@@ -6,11 +6,13 @@
 #include <chrono>
 #include <exception>
 #include <filesystem>
+#include <limits>
 #include <optional>
 #include <thread>
 
 #include "core/status.h"
 #include "cpu/parallel.h"
+#include "engine/warm.h"
 #include "redis/options.h"
 #include "redis/redis_tier.h"
 
@@ -120,7 +122,9 @@ std::shared_ptr<RemoteTier> RemoteTierOf(const Options& options) {
 
 }  // namespace
 
-Engine::Engine(const Options& options) : options_(options), files_(options.memory), remote_(RemoteTierOf(options)) {}
+Engine::Engine(const Options& options) : options_(options), files_(options.memory), remote_(RemoteTierOf(options)) {
+  if (!options.hot_rows.empty()) hot_rows_ = std::make_unique<HotRowKeeper>(options.hot_rows);
+}
 
 std::vector<Table> Engine::OpenRemoteTables(const std::string& name, const Manifest& manifest) {
   remote_->Check(name, manifest.sha256);
@@ -131,6 +135,20 @@ std::vector<Table> Engine::OpenRemoteTables(const std::string& name, const Manif
   return tables;
 }
 
+// Connects tables with what is known to be hot in them, and reads that, as far as it does not lie in local files that
+// versions had open before: those with numbers below `first_new_file`.
+void Engine::WarmTables(const std::string& store, const Manifest& manifest, int64_t first_new_file,
+                        std::vector<Table>* tables) {
+  for (Table& table : *tables) {
+    table.hot = hot_rows_->rows().Table(manifest.model, table.record.name);
+    std::vector<bool> is_new(table.record.num_files(), true);
+    for (int64_t i = 0; remote_ == nullptr && i < table.record.num_files(); ++i) {
+      is_new[i] = files_.Open(store, table.record.file(i))->number() >= first_new_file;
+    }
+    hot_rows_->counters().warmed += Warm(table, table.hot->Top(std::numeric_limits<int64_t>::max()), is_new);
+  }
+}
+
 std::shared_ptr<const Version> Engine::Open(const std::string& store, const std::string& given, bool verify) {
   const std::lock_guard<std::mutex> opening(opening_);
   const std::string name = Resolved(store, given);
@@ -138,8 +156,10 @@ std::shared_ptr<const Version> Engine::Open(const std::string& store, const std:
   Manifest manifest = ReadManifest(folder, name);
   CheckParent(store, manifest);
   CheckOwnFiles(store, folder, manifest, verify);
+  const int64_t first_new_file = files_.counters()->files_opened;
   std::vector<Table> tables = remote_ != nullptr ? OpenRemoteTables(name, manifest)
                                                  : OpenTables(store, manifest, options_, &files_, &indices_, verify);
+  if (hot_rows_ != nullptr) WarmTables(store, manifest, first_new_file, &tables);
   const std::lock_guard<std::mutex> lock(versions_mutex_);
   std::weak_ptr<const Version>& known = versions_[{name, manifest.sha256}];
   if (std::shared_ptr<const Version> version = known.lock()) return version;
@@ -182,6 +202,13 @@ std::string Engine::Metrics() {
   text.Add("", static_cast<double>(files_.counters()->bytes_verified));
   text.Begin("rankhouse_embedding_index_entries_total", "counter", "Ids of deltas written into indices.");
   text.Add("", static_cast<double>(files_.counters()->index_entries));
+  if (hot_rows_ == nullptr) return text.text();
+  text.Begin("rankhouse_embedding_warmed_rows_total", "counter", "Hot rows read before their version was opened.");
+  text.Add("", static_cast<double>(hot_rows_->counters().warmed));
+  text.Begin("rankhouse_embedding_hot_rows_saved_total", "counter", "Times that files of hot rows were written.");
+  text.Add("", static_cast<double>(hot_rows_->counters().saved));
+  text.Begin("rankhouse_embedding_hot_rows_failed_total", "counter", "Times that writing them failed.");
+  text.Add("", static_cast<double>(hot_rows_->counters().failed));
   return text.text();
 }
 

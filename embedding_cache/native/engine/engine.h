@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/hot_row_keeper.h"
 #include "engine/options.h"
 #include "engine/row_file.h"
 #include "engine/table.h"
@@ -21,7 +22,7 @@ namespace rankhouse::engine {
 // Lock order: opening_, then versions_mutex_, then those of RowFiles and RowIndices. Lookups take none.
 class Engine {
  public:
-  // Throws Error RH_INVALID_ARGUMENT.
+  // Throws Error where options contradict each other, or a file of hot rows is damaged.
   explicit Engine(const Options& options);
 
   // rh_engine_open. The same version, opened twice, is one. Throws Error.
@@ -35,6 +36,8 @@ class Engine {
 
   std::vector<Table> OpenRemoteTables(const std::string& name, const Manifest& manifest);
   std::vector<std::shared_ptr<const Version>> versions();
+  void WarmTables(const std::string& store, const Manifest& manifest, int64_t first_new_file,
+                  std::vector<Table>* tables);
 
   const Options options_;
   RowFiles files_;
@@ -43,6 +46,7 @@ class Engine {
   std::mutex opening_;                        // versions are opened one after the other
   std::mutex versions_mutex_;                 // guards what follows
   std::map<Key, std::weak_ptr<const Version>> versions_;
+  std::unique_ptr<HotRowKeeper> hot_rows_;  // NULL: what is hot is not kept
 };
 
 }  // namespace rankhouse::engine

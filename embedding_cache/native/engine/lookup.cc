@@ -51,12 +51,14 @@ class Call {
   }
 
   void Run(const rh_feature_rows* out, rh_engine_answer* answer) {
+    const rh_lookup batch = lookup_;  // before ids are resolved
     FindSpans();
     bool resolves = false;
     for (int32_t f = 0; f < lookup_.num_features; ++f) resolves |= !version_.tables()[table_of(f)].is_direct;
     if (resolves) Resolve();
     Pool(out);
     Count(answer);
+    NoteHot(batch);
   }
 
  private:
@@ -240,6 +242,19 @@ class Call {
       num_unknown += count;
     }
     if (answer != nullptr) *answer = {num_unknown, degraded_};
+  }
+
+  void NoteHot(const rh_lookup& batch) {
+    for (size_t f = 0; f < spans_.size(); ++f) {
+      cache::HotTable* hot = version_.tables()[table_of(f)].hot.get();
+      if (hot == nullptr) continue;
+      const int64_t count = spans_[f].end - spans_[f].begin;
+      if (batch.id_type == RH_INT32) {
+        hot->Note(static_cast<const int32_t*>(batch.ids) + spans_[f].begin, count);
+      } else {
+        hot->Note(static_cast<const int64_t*>(batch.ids) + spans_[f].begin, count);
+      }
+    }
   }
 
   const Version& version_;

@@ -27,9 +27,9 @@ Options Parse(const std::string& json) {
   Options options;
   const std::string where = "the engine's options";
   const Json value = format::ParseObject(where, json);
-  const JsonObject object(
-      value, where,
-      {"num_threads", "memory", "out_of_range", "rows", "redis", "cache_bytes", "cache_policy", "if_tier_fails"});
+  const JsonObject object(value, where,
+                          {"num_threads", "memory", "out_of_range", "rows", "redis", "cache_bytes", "cache_policy",
+                           "if_tier_fails", "hot_rows"});
   if (object.Has("num_threads")) {
     const int64_t num_threads = object.Integer("num_threads", 0);
     object.Check(num_threads <= std::numeric_limits<int32_t>::max(), "'num_threads' is ", num_threads);
@@ -47,6 +47,10 @@ Options Parse(const std::string& json) {
   // In the order of rh_cache_policy.
   options.cache_policy = static_cast<cache::Policy>(Choice(object, "cache_policy", {"lru", "lfu"}, 0));
   options.uses_default_row = Choice(object, "if_tier_fails", {"error", "default_row"}, 0) == 1;
+  if (object.Has("hot_rows")) {
+    options.hot_rows = object.Text("hot_rows");
+    object.Check(!options.hot_rows.empty(), "'hot_rows' is empty: expected a folder");
+  }
   return options;
 }
 

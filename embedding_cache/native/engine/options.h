@@ -18,6 +18,7 @@ struct Options {
   int32_t num_threads = 0;  // of a call without an executor; 0: as many as there are processors
   MemoryKind memory = MemoryKind::kMap;
   int32_t out_of_range = RH_ERROR;  // an rh_out_of_range; RH_OOV_ROW stands for kUnknownRow
+  std::string hot_rows;             // a folder; empty: what is hot is not kept
 
   // Rows in Redis.
   std::string redis;                       // its client's options, JSON; empty: rows are in local files

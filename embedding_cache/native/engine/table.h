@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "cache/hot_table.h"
 #include "engine/manifest.h"
 #include "engine/options.h"
 #include "engine/remote_rows.h"
@@ -44,6 +45,8 @@ struct Table {
   // with one base file without deltas.
   bool is_direct;
   rh_table direct;
+
+  std::shared_ptr<cache::HotTable> hot;  // takes note of ids that are looked up; NULL: nobody wants to know
 };
 
 // The indices of the tables that are open, by the state of the table: versions that continue an open one extend its

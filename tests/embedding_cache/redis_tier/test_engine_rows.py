@@ -195,3 +195,21 @@ def test_a_store_without_the_version_is_refused(bare: Path, new: New) -> None:
 def test_options_that_cannot_be_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         Engine(**options)
+
+
+def test_hot_rows_are_in_the_cache_before_a_version_is_open(
+    chain: VersionStore, bare: Path, new: New, tmp_path: Path
+) -> None:
+    batch = random_batch(chain.open(), 50)
+    engine = new(hot_rows=str(tmp_path / "hot"))
+    with engine.open(bare) as version:
+        for _ in range(300):  # one id in 32 is counted
+            version.lookup(*batch)
+    del engine
+    engine = new(hot_rows=str(tmp_path / "hot"))
+    with engine.open(bare) as version:
+        assert stat(engine, "warmed_rows_total") > 0
+        version.lookup(*batch)
+        hits = {key: count for key, count in engine.stats().items() if key.startswith("rankhouse_embedding_hits_total")}
+        assert sum(count for key, count in hits.items() if 'tier="redis"' in key) < 0.05 * len(batch[0])
+        assert sum(count for key, count in hits.items() if 'tier="cache"' in key) > 0.8 * len(batch[0])

@@ -40,8 +40,7 @@ typedef struct rh_engine_version rh_engine_version;
 //   "out_of_range"  what becomes of an id that is no row of its table: "error" (default), "zero" (a row of zeros),
 //                   "clip" (the nearest row) or "unknown_row" (row 2, the unknown value's)
 //   "rows"          where rows are: "local" (default): in the store's files; "redis": where `rankhouse version push`
-//   has
-//                   brought them. The store then needs manifests and what lies beside them, but no rows
+//                   has brought them. The store then needs manifests and what lies beside them, but no rows
 //   "redis"         an object: how Redis is reached, as in rankhouse/redis.h; its deadline_ms is a lookup's
 //   "cache_bytes"   memory for rows that came from Redis, for all versions together; 2^30. The first version that is
 //                   opened divides it among rows of its sizes; rows of other sizes that come later are not cached
@@ -49,6 +48,9 @@ typedef struct rh_engine_version rh_engine_version;
 //   "if_tier_fails" what becomes of a lookup whose rows Redis does not give by the deadline: "error" (default), or
 //                   "default_row": the unknown value's row where out_of_range is "unknown_row", else zeros, stands in
 //                   for what did not arrive, and the answer is marked degraded. It is never cached
+//   "hot_rows"      a folder, in which a file for each model keeps the ids that are looked up most: read here, written
+//                   every minute and by rh_engine_destroy. A version that is opened has its hot rows in memory before
+//                   rh_engine_open returns. Default: nothing is kept
 RH_API int rh_engine_create(const char* options, rh_engine** engine);
 RH_API void rh_engine_destroy(rh_engine* engine);  // NULL is allowed. Open versions stay usable until they are closed
 

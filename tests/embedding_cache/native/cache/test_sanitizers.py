@@ -7,12 +7,16 @@ import os
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from rankhouse.embedding_cache.format.tensors import read_tensors
 
 ROOT = Path(__file__).parents[4]
 HERE = Path(__file__).parent
 SOURCES = [
     *sorted((ROOT / "embedding_cache/native/cache").glob("*.cc")),
+    *(ROOT / "embedding_cache/native/format" / name for name in ("json.cc", "mapped_file.cc", "tensor_file.cc")),
     *(ROOT / "kernels" / name for name in ("core/status.cc", "cpu/memory.cc")),
 ]
 FOLDERS = (".", "kernels", "kernels/include", "embedding_cache/native", "embedding_cache/native/include")
@@ -58,3 +62,15 @@ def test_rows_that_threads_find_while_others_write_them_are_whole(
     cache: tuple[list[Path], str], tmp_path: Path
 ) -> None:
     run(HERE / "stress_row_cache.cc", cache, tmp_path, "600")
+
+
+def test_hot_rows_are_found_and_kept(cache: tuple[list[Path], str], tmp_path: Path) -> None:
+    folder = tmp_path / "hot"
+    run(HERE / "check_hot_rows.cc", cache, tmp_path, str(folder))
+    files = {path.name for path in folder.iterdir()}
+    assert files == {f"{model}.hot_rows.safetensors" for model in ("ads", "empty", "shared")}
+    kept = read_tensors(folder / "ads.hot_rows.safetensors")
+    assert kept['Länder/"x"/ids'].tolist() == [5, 9]
+    assert kept['Länder/"x"/counts'].tolist() == [2, 1]
+    assert kept["user id/ids"][0] == 0
+    assert (np.diff(kept["user id/counts"]) <= 0).all()
