@@ -133,9 +133,9 @@ struct rh_thread_pool {
   std::condition_variable wake_;
   std::condition_variable done_;
   rankhouse::SharedWork* work_ = nullptr;
-  int64_t asleep_ = 0;                  // threads that wait to be woken
-  std::atomic<int64_t> places_{0};      // threads that may still join the work
-  std::atomic<int64_t> busy_{0};        // threads that have joined it
+  int64_t asleep_ = 0;              // threads that wait to be woken
+  std::atomic<int64_t> places_{0};  // threads that may still join the work
+  std::atomic<int64_t> busy_{0};    // threads that have joined it
   std::atomic<bool> stopping_{false};
 };
 
