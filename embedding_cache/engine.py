@@ -18,7 +18,10 @@ from rankhouse.embedding_cache.batch import Ids, NativeBatch, Rows, array_of
 from rankhouse.embedding_cache.errors import BatchError, ClosedError, OptionError
 from rankhouse.embedding_cache.format.errors import ContentError
 from rankhouse.embedding_cache.format.version import VersionStore
+from rankhouse.embedding_cache.library import Answer
 from rankhouse.kernels.executor import Threads, executor_of
+
+__all__ = ["Answer", "Engine", "OpenVersion"]
 
 
 class Engine:
@@ -133,6 +136,7 @@ class OpenVersion:
         weights: Any = None,
         combiners: Sequence[str] | None = None,
         num_threads: Threads = None,
+        answer: Answer | None = None,
     ) -> Rows:
         """Pools the rows of each bag. Arrays are NumPy's, or of anything else that has DLPack.
 
@@ -143,6 +147,7 @@ class OpenVersion:
             weights: float32 [N]; None: all are 1.
             combiners: "sum", "mean" or "sqrtn" for each feature; None: the version's.
             num_threads: Most threads to use, or an Executor; None: what the engine was told.
+            answer: Is told how many ids were unknown, and whether default rows stand in for some.
 
         Returns:
             float32 [B, E], the features side by side.
@@ -160,11 +165,17 @@ class OpenVersion:
         out = np.empty((batch.batch_size, self.embeddings_dim), np.float32)
         rows = self._columns.copy()
         rows[:, 0] += out.ctypes.data
-        handle.lookup(batch, rows, num_threads)
+        handle.lookup(batch, rows, answer, num_threads)
         return out
 
     def lookup_rows(
-        self, ids: Any, lengths: Any = None, *, offsets: Any = None, num_threads: Threads = None
+        self,
+        ids: Any,
+        lengths: Any = None,
+        *,
+        offsets: Any = None,
+        num_threads: Threads = None,
+        answer: Answer | None = None,
     ) -> list[Rows]:
         """Gives each id's row by itself, without pooling. The arguments are those of `lookup`.
 
@@ -179,11 +190,11 @@ class OpenVersion:
         counts = batch.ids_per_feature()
         outs = [np.empty((count, dim), np.float32) for count, dim in zip(counts, self._dims, strict=True)]
         rows = np.array([[out.ctypes.data, dim] for out, dim in zip(outs, self._dims, strict=True)], np.int64)
-        handle.lookup(batch, rows, num_threads)
+        handle.lookup(batch, rows, answer, num_threads)
         return outs
 
-    def gather(self, table: str, ids: Any, *, num_threads: Threads = None) -> Rows:
-        """Gives rows of one table by ids [n], float32 [n, D].
+    def gather(self, table: str, ids: Any, *, num_threads: Threads = None, answer: Answer | None = None) -> Rows:
+        """Gives rows of one table by ids [n], float32 [n, D]. The other arguments are those of `lookup`.
 
         Raises:
             ContentError: There is no such table.
@@ -195,7 +206,7 @@ class OpenVersion:
         number = self.tables.index(table)
         ids_N: Ids = np.ascontiguousarray(array_of(ids, "ids", (np.int64, np.int32), 1), np.int64)
         out = np.empty((len(ids_N), self._table_dims[number]), np.float32)
-        handle.gather(number, ids_N, out, num_threads)
+        handle.gather(number, ids_N, out, answer, num_threads)
         return out
 
     def close(self) -> None:
@@ -233,14 +244,14 @@ class _Handle:
         description: dict[str, Any] = json.loads(text.value or b"")
         return description
 
-    def lookup(self, batch: NativeBatch, rows: npt.NDArray[np.int64], threads: Threads) -> None:
+    def lookup(self, batch: NativeBatch, rows: npt.NDArray[np.int64], answer: Answer | None, threads: Threads) -> None:
         library.check(
-            self._native.rh_engine_lookup(self._handle, batch.native, rows.ctypes.data, None, executor_of(threads))
+            self._native.rh_engine_lookup(self._handle, batch.native, rows.ctypes.data, answer, executor_of(threads))
         )
 
-    def gather(self, table: int, ids_N: Ids, out: Rows, threads: Threads) -> None:
+    def gather(self, table: int, ids_N: Ids, out: Rows, answer: Answer | None, threads: Threads) -> None:
         library.check(
             self._native.rh_engine_gather(
-                self._handle, table, ids_N.ctypes.data, len(ids_N), out.ctypes.data, None, executor_of(threads)
+                self._handle, table, ids_N.ctypes.data, len(ids_N), out.ctypes.data, answer, executor_of(threads)
             )
         )

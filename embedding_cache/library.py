@@ -27,7 +27,12 @@ class Batch(ctypes.Structure):
 
 
 class Answer(ctypes.Structure):
-    """rh_engine_answer."""
+    """rh_engine_answer: what a lookup says beside its rows.
+
+    Attributes:
+        num_unknown: How many ids were no rows of their tables, and were treated as the engine's out_of_range says.
+        degraded: 1 where default rows stand in for rows of a tier that failed, else 0.
+    """
 
     _fields_: ClassVar = [("num_unknown", _INT64), ("degraded", _INT32)]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rankhouse.embedding_cache.engine import Engine, OpenVersion
+from rankhouse.embedding_cache.engine import Answer, Engine, OpenVersion
 from rankhouse.embedding_cache.errors import BatchError, ClosedError, OptionError
 from rankhouse.embedding_cache.format.errors import (
     ContentError,
@@ -181,7 +181,8 @@ def test_ids_out_of_range_follow_the_policy_and_are_counted(
         engine = Engine(out_of_range=policy)
         found = opened(version, engine)
         ids_N, lengths_FB = wild(version, wrong)
-        for f, rows in enumerate(found.lookup_rows(ids_N, lengths_FB)):
+        answer = Answer()
+        for f, rows in enumerate(found.lookup_rows(ids_N, lengths_FB, answer=answer)):
             table = next(table for table in version.tables if table.name == FEATURES[f][1])
             row = instead(wrong, table.num_rows)
             expected = np.zeros((1, table.dim)) if row is None else version.rows(table.name, np.array([row]))
@@ -189,6 +190,7 @@ def test_ids_out_of_range_follow_the_policy_and_are_counted(
             np.testing.assert_array_equal(rows[[0, 2, 3]], version.rows(table.name, np.array([1, 3, 2])))
         unknown = {key: value for key, value in engine.stats().items() if "_unknown_ids_total" in key}
         assert sorted(unknown.values()) == [1, 1, 1, 2]
+        assert (answer.num_unknown, answer.degraded) == (5, 0)
 
 
 @pytest.mark.parametrize(

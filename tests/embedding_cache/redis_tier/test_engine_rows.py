@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rankhouse.embedding_cache.engine import Engine, OpenVersion
+from rankhouse.embedding_cache.engine import Answer, Engine, OpenVersion
 from rankhouse.embedding_cache.errors import OptionError, TierError
 from rankhouse.embedding_cache.format.errors import VersionNotFoundError
 from rankhouse.embedding_cache.format.shared_files import shared_path
@@ -156,12 +156,15 @@ def test_a_default_row_stands_in_where_the_user_wants_it(
         # All rows of a file of this size lie on one node; the base has most.
         base = f"rh:{table.segments[0].sha256[:32]}:0"
         with cluster.servers[cluster.nodes_of(base)[0]].paused():
-            found = version.gather(table.name, ids)
+            found = version.gather(table.name, ids, answer=(answer := Answer()))
+        assert answer.degraded
         is_right = (found == right).all(axis=1)
         assert ((found == default).all(axis=1) | is_right).all(), "each row is right or the default"
         assert not is_right.all()
         assert stat(engine, "degraded_total") >= (~is_right).sum()
         until("the node answers again", lambda: version.gather(table.name, ids).tobytes() == right.tobytes())
+        version.gather(table.name, ids, answer=answer)
+        assert not answer.degraded
 
 
 def test_a_version_that_was_not_pushed_is_named(chain: VersionStore, new: New, cluster: Cluster) -> None:
