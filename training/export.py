@@ -13,20 +13,22 @@ of its own.
 
 import functools
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from rankhouse.embedding_cache.engine import Engine
 from rankhouse.embedding_cache.format.content import DeltaContent, VersionContent
+from rankhouse.embedding_cache.format.excerpt import excerpt
 from rankhouse.embedding_cache.format.golden import GoldenRequest
 from rankhouse.embedding_cache.format.raw import RawBatch
 from rankhouse.embedding_cache.format.records import FeatureContent
-from rankhouse.embedding_cache.format.transform import CompiledTransform
+from rankhouse.embedding_cache.format.transform import CompiledTransform, TransformedBatch
 from rankhouse.embedding_cache.format.version import Version, VersionStore
 from rankhouse.embedding_cache.format.version_record import Source
 from rankhouse.training.continuation import check_same_fit
@@ -131,7 +133,7 @@ def export_delta(
     """
     trained = load_trained_model(run, checkpoint=checkpoint)
     versions = VersionStore(store)
-    over = versions.open(parent, model=model, verify=False)
+    over = versions.open_in_place(parent, model=model)
     since = check_parent(trained, over)
     metrics, row_types = _metrics(trained), {table.name: table.dtype for table in over.tables}
     rows = ServedRows(trained.checkpoint, trained.dataset, row_types, metrics=metrics, on_bytes=on_bytes)
@@ -176,11 +178,14 @@ def check_golden(version: Version) -> None:
     """
     transform = version.transform()
     _check_fit(version, transform)
-    embeddings = Engine().open(version.store, version.name, verify=False)
+    requests = version.golden()
+    batches = [transform.apply(RawBatch.from_rows(transform.features, golden.rows())) for golden in requests]
+    with excerpt(version, _ids_by_table(version, batches)) as store:
+        opened = Engine().open(store, version.name, verify=False)
+        embeddings = [opened.lookup(batch.ids, batch.lengths) for batch in batches]
     dense = OnnxScorer(version.dense_path)
-    for number, golden in enumerate(version.golden()):
-        batch = transform.apply(RawBatch.from_rows(transform.features, golden.rows()))
-        found = dense.score(batch.dense, embeddings.lookup(batch.ids, batch.lengths))
+    for number, golden in enumerate(requests):
+        found = dense.score(batches[number].dense, embeddings[number])
         errors = np.abs(found - np.array(golden.scores))
         # Written so that a NaN on either side is refused.
         if not (errors <= TOLERANCE).all():
@@ -191,6 +196,15 @@ def check_golden(version: Version) -> None:
                 "still hold what the run was trained on? The row: "
                 f"{golden.rows()[worst]}"
             )
+
+
+def _ids_by_table(version: Version, batches: Sequence[TransformedBatch]) -> dict[str, npt.NDArray[np.int64]]:
+    ids: dict[str, list[npt.NDArray[np.int64]]] = {table.name: [np.empty(0, np.int64)] for table in version.tables}
+    for batch in batches:
+        ends = np.cumsum(batch.lengths.sum(axis=1))
+        for feature, part in zip(version.features, np.split(batch.ids, ends[:-1]), strict=True):
+            ids[feature.table].append(part)
+    return {table: np.concatenate(parts) for table, parts in ids.items()}
 
 
 def _check_fit(version: Version, transform: CompiledTransform) -> None:

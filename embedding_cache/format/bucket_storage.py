@@ -30,7 +30,7 @@ from rankhouse.embedding_cache.format.files import (
 )
 from rankhouse.embedding_cache.format.local_storage import LocalStorage
 from rankhouse.embedding_cache.format.locks import fetching, writing
-from rankhouse.embedding_cache.format.object_storage import ObjectStorage
+from rankhouse.embedding_cache.format.object_storage import ObjectEntry, ObjectStorage
 from rankhouse.embedding_cache.format.shared_files import SEGMENTS
 from rankhouse.embedding_cache.format.store_layout import VERSIONS, Entry, LastLook, Seal, version_name
 from rankhouse.embedding_cache.format.version_record import is_version_name
@@ -119,6 +119,32 @@ class BucketStorage:
         """
         self._claims.look()
         self._make()
+
+    def ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Reads parts of an object, from begin to end in bytes; they are not verified.
+
+        Raises:
+            CorruptFileError: The object is missing or shorter.
+            StorageError: The storage cannot be reached or denies it.
+        """
+        return self._objects.ranges(name, ranges)
+
+    def look(self, files: Mapping[str, FileRecord]) -> None:
+        """Checks that objects are in the bucket, of the right size.
+
+        Raises:
+            CorruptFileError: One is missing, truncated or longer.
+            StorageError: The storage cannot be reached or denies it.
+        """
+        present: dict[str, ObjectEntry] = {}
+        for folder in sorted({name.rpartition("/")[0] for name in files}):
+            present |= {f"{folder}/{name}": found for name, found in self._objects.listing(folder).items()}
+        for name, record in files.items():
+            if (found := present.get(name)) is None or found.bytes != record.bytes:
+                state = "is missing" if found is None else f"has {found.bytes} bytes, expected {record.bytes}"
+                raise CorruptFileError(
+                    f"{self._objects.url}/{name}: {state}; restore the object from another copy of the store"
+                )
 
     def commit(
         self, temporary: Path, shared: Mapping[str, FileRecord], seal: Seal, *, last_look: LastLook | None = None

@@ -28,6 +28,7 @@ class LocalStorage:
     """Versions in a local folder."""
 
     locks_writers = True
+    ranges = None
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -58,6 +59,14 @@ class LocalStorage:
         """
         for name, record in files.items():
             check_content(self.path / name, record, verify=verify)
+
+    def look(self, files: Mapping[str, FileRecord]) -> None:
+        """Checks that files are there, complete.
+
+        Raises:
+            CorruptFileError: One is missing or truncated.
+        """
+        self.fetch(files, verify=False)
 
     def check(self, name: str, record: FileRecord, *, on_bytes: Callable[[int], None] = lambda num_bytes: None) -> None:
         """Reads a file and compares it with its record.
@@ -90,8 +99,10 @@ class LocalStorage:
         """Makes a version of a temporary folder, by one rename; the lock makes its number its own.
 
         Raises:
+            CorruptFileError: A shared file is missing or truncated.
             StorageError: The version exists, but a power failure may undo that.
         """
+        self.look(shared)
         flush_names(self.path)
         with committing(self.path):
             sequence = max(map(sequence_of, self.names()), default=0) + 1

@@ -10,7 +10,7 @@ import math
 import os
 import uuid
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -213,6 +213,24 @@ class ObjectStorage:
                 f"{self.url}/{name}: its content was altered: expected SHA-256 {record.sha256}, found "
                 f"{digest.hexdigest()}; restore the object from another copy of the store"
             )
+
+    def ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Reads parts of an object, from begin to end in bytes, several at a time; they are not verified.
+
+        Raises:
+            CorruptFileError: The object is missing or ends before.
+            StorageError: The storage cannot be reached, has no such bucket, or denies it.
+        """
+        begins, ends = [begin for begin, _ in ranges], [end for _, end in ranges]
+        with self._translated(name):
+            try:
+                parts = self._files.cat_ranges([self._path(name)] * len(ranges), begins, ends, on_error="raise")
+            except FileNotFoundError as exc:
+                _check_bucket(exc)
+                raise CorruptFileError(f"{self.url}/{name}: is missing; verify the store") from exc
+        if [len(part) for part in parts] != [end - begin for begin, end in ranges]:
+            raise CorruptFileError(f"{self.url}/{name}: ends before what is to be read of it; verify the store")
+        return [bytes(part) for part in parts]
 
     def _blocks(self, name: str, size: int) -> Iterator[bytes]:
         """Reads an object in order, some blocks ahead: one connection alone does not fill a fast network."""

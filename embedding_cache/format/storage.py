@@ -17,7 +17,7 @@ from rankhouse.embedding_cache.format.errors import StorageError
 from rankhouse.embedding_cache.format.files import FileRecord
 from rankhouse.embedding_cache.format.local_storage import LocalStorage
 from rankhouse.embedding_cache.format.object_storage import ObjectStorage
-from rankhouse.embedding_cache.format.store_layout import Entry, LastLook, Seal
+from rankhouse.embedding_cache.format.store_layout import Entry, LastLook, Ranges, Seal
 
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://(.*)", re.DOTALL)
 
@@ -28,10 +28,14 @@ class Storage(Protocol):
     Attributes:
         path: The local folder, in which readers find the files.
         locks_writers: Whether `collecting` keeps writers on other machines away, too.
+        ranges: Reads parts of files that are not in the local folder; None where all files are.
     """
 
     path: Path
     locks_writers: bool
+
+    @property
+    def ranges(self) -> Ranges | None: ...
 
     def names(self) -> list[str]:
         """Lists the versions that exist, oldest first."""
@@ -41,6 +45,9 @@ class Storage(Protocol):
 
     def fetch(self, files: Mapping[str, FileRecord], *, verify: bool) -> None:
         """Has files lie in the local folder, sound."""
+
+    def look(self, files: Mapping[str, FileRecord]) -> None:
+        """Checks that files are where they are kept, of the right size."""
 
     def check(self, name: str, record: FileRecord, *, on_bytes: Callable[[int], None]) -> None:
         """Reads a file where it is kept, and compares it with its record."""

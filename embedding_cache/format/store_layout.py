@@ -1,6 +1,6 @@
 """What stands where in a store, in a folder or in a bucket, and what a look at it finds."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from rankhouse.embedding_cache.format.files import Manifest
@@ -11,6 +11,9 @@ REMOVED = ".removed-"
 
 # Completes the version in a temporary folder with a manifest of this sequence number.
 Seal = Callable[[int], Manifest]
+
+# Reads parts of a file of a store, by its path in there and where they begin and end, in bytes; they are not verified.
+Ranges = Callable[[str, Sequence[tuple[int, int]]], list[bytes]]
 
 # Called when no version of a lower number can appear any more; if it raises, the new version does not appear.
 LastLook = Callable[[], None]

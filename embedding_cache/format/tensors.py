@@ -29,7 +29,7 @@ from rankhouse.embedding_cache.format.files import FileRecord, flush
 # A tensor written by blocks begins on a page, so that its rows are aligned for vector loads, direct I/O and pinning.
 DATA_ALIGNMENT = 4096
 
-_LENGTH_BYTES = 8  # The file begins with the header's length, an unsigned 64-bit little-endian integer.
+LENGTH_BYTES = 8  # The file begins with the header's length, an unsigned 64-bit little-endian integer.
 _DTYPES = {
     "BOOL": np.dtype(np.bool_),
     "U8": np.dtype("u1"),
@@ -223,8 +223,8 @@ def _header(tensors: Sequence[BlockTensor], metadata: Mapping[str, str] | None) 
         entries[tensor.name] = {"dtype": tensor.code, "shape": list(tensor.shape), "data_offsets": [begin, end]}
         begin = end
     text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-(_LENGTH_BYTES + len(text)) % DATA_ALIGNMENT)
-    return len(text).to_bytes(_LENGTH_BYTES, "little") + text
+    text += b" " * (-(LENGTH_BYTES + len(text)) % DATA_ALIGNMENT)
+    return len(text).to_bytes(LENGTH_BYTES, "little") + text
 
 
 def _read_header(path: Path) -> tuple[dict[str, Any], int]:
@@ -233,7 +233,7 @@ def _read_header(path: Path) -> tuple[dict[str, Any], int]:
         with safetensors.safe_open(path, framework="numpy"):
             pass
         with open(path, "rb") as file:
-            length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+            length = int.from_bytes(file.read(LENGTH_BYTES), "little")
             entries: dict[str, Any] = json.loads(file.read(length))
     except FileNotFoundError as exc:
         raise CorruptFileError(f"{path}: is missing; restore the file from another copy or write it again") from exc
@@ -241,7 +241,7 @@ def _read_header(path: Path) -> tuple[dict[str, Any], int]:
         raise CorruptFileError(
             f"{path}: is not a well-formed tensor file ({exc}); restore it from another copy or write it again"
         ) from exc
-    return entries, _LENGTH_BYTES + length
+    return entries, LENGTH_BYTES + length
 
 
 def _dtype(path: Path, name: str, entry: Mapping[str, Any]) -> np.dtype[Any]:

@@ -54,7 +54,7 @@ from rankhouse.embedding_cache.format.records import (
 from rankhouse.embedding_cache.format.row_types import decode
 from rankhouse.embedding_cache.format.shared_files import shared_files, shared_path
 from rankhouse.embedding_cache.format.storage import open_storage
-from rankhouse.embedding_cache.format.store_layout import VERSIONS, LastLook
+from rankhouse.embedding_cache.format.store_layout import VERSIONS, LastLook, Ranges
 from rankhouse.embedding_cache.format.table_rows import TableRows
 from rankhouse.embedding_cache.format.transform import TENSORS_NAME, CompiledTransform, layer_files
 from rankhouse.embedding_cache.format.version_record import (
@@ -85,12 +85,14 @@ class Version:
         name: `<sequence, 6 digits>-<first 8 hex digits of the SHA-256 of its manifest>`.
         manifest: Its manifest as read.
         record: What the manifest says.
+        ranges: Reads parts of the tables' files that the folder does not have; None if it has all (excerpt.py).
     """
 
     store: Path
     name: str
     manifest: Manifest
     record: VersionRecord
+    ranges: Ranges | None = None
 
     @property
     def path(self) -> Path:
@@ -299,12 +301,20 @@ class VersionStore:
             ) from exc
         return version
 
-    def read(self, name: str = "latest", *, model: str | None = None) -> Version:
-        """Reads a version's manifest alone; none of the files that it names is looked at.
+    def open_in_place(self, name: str = "latest", *, model: str | None = None) -> Version:
+        """Opens a version whose shared files stay where they are kept: in a bucket, if the folder does not have them.
 
-        Args:
-            name: A version's name, or "latest" for the newest.
-            model: The model that it must be a version of; None takes any.
+        Args and errors are those of `open`; presence and size alone are compared.
+        """
+        version = self.read(name, model=model)
+        self._check_parent(version)
+        own = {path: file for path, file in version.files().items() if path.startswith(f"{VERSIONS}/")}
+        self.storage.fetch(own, verify=False)
+        self.storage.look(shared_files(version.record.shared_files))
+        return replace(version, ranges=self.storage.ranges)
+
+    def read(self, name: str = "latest", *, model: str | None = None) -> Version:
+        """Reads a version's manifest alone; none of the files that it names is looked at. Args are those of `open`.
 
         Raises:
             VersionNotFoundError: There is no such version.
@@ -388,9 +398,8 @@ class VersionStore:
             if self.read(parent.name).manifest.sha256 != parent.manifest.sha256:
                 raise ContentError(f"{parent.path}: is another version than the one in {self.path}; open it there")
             before = parent.record.vocabularies or (parent.manifest.files[TENSORS_NAME],)
-            vocabularies = write_vocabularies(
-                self.path, content.transform, known=parent.record.vocabularies, noted=content.noted_layers
-            )
+            here = [file for file in parent.record.vocabularies if shared_path(self.path, file.sha256).is_file()]
+            vocabularies = write_vocabularies(self.path, content.transform, known=here, noted=content.noted_layers)
             if vocabularies[: len(before)] != before:
                 raise ContentError(
                     f"{content.transform}: its vocabularies do not continue those of {parent.name}, so ids may stand "
@@ -455,14 +464,12 @@ class VersionStore:
         def seal(sequence: int) -> Manifest:
             manifest = commit_manifest(folder, kind=_KIND, document=record.document(sequence=sequence), files=files)
             if check is not None:
-                check(Version(self.path, folder.name, manifest, record))
+                check(Version(self.path, folder.name, manifest, record, self.storage.ranges))
             return manifest
 
-        shared = shared_files(record.shared_files)
-        self.storage.fetch(shared, verify=False)
-        name = self.storage.commit(folder, shared, seal, last_look=last_look)
+        name = self.storage.commit(folder, shared_files(record.shared_files), seal, last_look=last_look)
         try:
-            return self.open(name, verify=False)
+            return self.open_in_place(name)
         except (OSError, StorageError) as exc:
             raise StorageError(
                 f"{self.location}: version {name} was written, but cannot be read back ({exc.__cause__ or exc}): see "
@@ -484,11 +491,8 @@ class VersionStore:
             parent = self.read(version.parent.name)
         except FormatError:  # It was collected, or is refused where it is opened; this version is complete without it.
             return
-        own = {table.name: table for table in version.tables}
-        forked = [table.name for table in parent.tables if not table.is_beginning_of(own.get(table.name))]
-        if forked or parent.manifest.sha256 != version.parent.sha256:
-            what = f"table {forked[0]!r} is not" if forked else "the hash of its parent's manifest is not"
+        if fault := version.record.fault_over(parent.record, parent.manifest.sha256):
             raise ManifestError(
-                f"{version.path / MANIFEST_NAME}: does not continue its parent {parent.name}: {what} the one there; "
+                f"{version.path / MANIFEST_NAME}: does not continue its parent {parent.name}: {fault} the one there; "
                 "export the version again"
             )

@@ -113,6 +113,15 @@ class VersionRecord:
             *(JSON_NAME, *([] if self.vocabularies else [TENSORS_NAME]), GOLDEN_FILE),
         )
 
+    def fault_over(self, parent: "VersionRecord", sha256: str) -> str:
+        """Says what of a parent, whose manifest has this hash, this one does not continue; empty if it does."""
+        own = {table.name: table for table in self.tables}
+        for table in parent.tables:
+            if not table.is_beginning_of(own.get(table.name)):
+                return f"table {table.name!r} is not"
+        is_it = self.parent is not None and self.parent.sha256 == sha256
+        return "" if is_it else "the hash of its parent's manifest is not"
+
     def document(self, *, sequence: int) -> dict[str, Any]:
         """Makes the manifest's document of it, as of now."""
         return {

@@ -105,6 +105,20 @@ def delta_of(version: Version, table: str) -> tuple[list[int], list[int]]:
     return newest.ids.tolist(), newest.removed.tolist()
 
 
+def test_deltas_over_a_bucket_fetch_no_table(
+    runs: Sequence[RunFolder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each comes from a machine that has nothing of the store, and is checked with rows that lie in the bucket."""
+    url = f"memory://{tmp_path.name}/store"
+    for day, run in enumerate(runs):
+        monkeypatch.setenv("RANKHOUSE_CACHE", str(tmp_path / f"machine-{day}"))
+        version = (export_delta if day else export_version)(run.path, store=url, model="m")
+        own = {file.sha256 for table in version.tables for file in (table.deltas[-1:] if day else table.segments)}
+        own |= {file.sha256 for file in version.record.vocabularies}
+        assert {path.stem for path in (version.store / "segments").iterdir()} == own
+    assert_holds(VersionStore(url, cache=tmp_path / "reader").open(), 2, runs[2])
+
+
 @pytest.mark.parametrize("row_type", ROW_TYPES)
 def test_a_chain_of_deltas_reads_as_full_exports_do(runs: Sequence[RunFolder], tmp_path: Path, row_type: str) -> None:
     deltas, full = tmp_path / "deltas", tmp_path / "full"
