@@ -1,10 +1,12 @@
 #include "cache/hot_rows_file.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 #include "format/json.h"
@@ -30,7 +32,8 @@ std::string CountsOf(const std::string& table) { return table + "/counts"; }
 class Replacement {
  public:
   explicit Replacement(const std::string& path)
-      : path_(path), temporary_(StrCat(path, ".", getpid(), ".tmp")), file_(open(temporary_.c_str(), kFlags, 0644)) {
+      // A name of its own: engines of several processes, and of several hosts, may share the folder.
+      : path_(path), temporary_(path + ".XXXXXX"), file_(mkostemp(temporary_.data(), O_CLOEXEC)) {
     if (file_ < 0) Fail("creating", temporary_);
   }
   ~Replacement() {
@@ -52,17 +55,15 @@ class Replacement {
   }
 
   void Commit() {
-    if (fsync(file_) != 0) Fail("flushing", temporary_);
+    if (fchmod(file_, 0644) != 0 || fsync(file_) != 0) Fail("flushing", temporary_);
     if (std::rename(temporary_.c_str(), path_.c_str()) != 0) Fail("renaming to", path_);
     close(file_);
     file_ = -1;
   }
 
  private:
-  static constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC;
-
   const std::string path_;
-  const std::string temporary_;
+  std::string temporary_;
   int file_;
 };
 

@@ -120,7 +120,8 @@ void HotTable::Add(const std::vector<HotRow>& rows) {
     }
     if (place < 0) continue;
     set->ids[place] = row.id;
-    const int64_t count = set->counts[place] + row.count;
+    // A file may say any count: it is cut first, so that the sum stays a small number.
+    const int64_t count = set->counts[place] + std::min(row.count, options_.samples_per_halving);
     set->counts[place] = static_cast<uint32_t>(std::min(count, options_.samples_per_halving));
   }
 }

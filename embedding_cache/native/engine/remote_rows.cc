@@ -22,6 +22,9 @@ constexpr std::chrono::seconds kOpenPatience{10};
 constexpr int64_t kMostCopies = 4;
 constexpr int64_t kBytesBesideRow = 24;
 
+// A file's number has the bits of a cache's key that its rows leave.
+constexpr int64_t kMostFiles = int64_t{1} << (64 - kRowBits);
+
 // A file without rows, in memory: the bytes around the rows where they belong, and nothing between them.
 class SparseFile {
  public:
@@ -68,8 +71,11 @@ std::shared_ptr<RemoteFile> RemoteTier::Open(const FileRecord& record, int64_t r
   const std::lock_guard<std::mutex> lock(mutex_);
   std::weak_ptr<RemoteFile>& known = files_[record.sha256];
   if (std::shared_ptr<RemoteFile> file = known.lock()) return file;
+  // Numbers are not given again, as the cache may have rows of files that are closed.
+  if (next_number_ == kMostFiles) throw Error(RH_INTERNAL, "this engine has opened 2^24 files: make a new one");
   const auto file =
-      std::make_shared<RemoteFile>(tier_.get(), record, row_bytes, num_rows, next_number_++, Now() + kOpenPatience);
+      std::make_shared<RemoteFile>(tier_.get(), record, row_bytes, num_rows, next_number_, Now() + kOpenPatience);
+  ++next_number_;
   known = file;
   return file;
 }
@@ -148,8 +154,8 @@ RemoteRows::RemoteRows(const TableRecord& table, std::vector<std::shared_ptr<Rem
                        std::string default_row)
     : shape_(MemoryTable(table.type, table.dim)),
       row_bytes_(table.row_bytes()),
-      files_(std::move(files)),
       tier_(std::move(tier)),
+      files_(std::move(files)),
       cache_(std::move(cache)),
       default_row_(std::move(default_row)) {}
 
@@ -200,15 +206,20 @@ class RemoteLookup {
     }
   }
 
-  // Puts rows that arrived into the cache and into place, and the default row where none did.
+  // Puts rows that arrived into the cache.
+  void Keep() {
+    for (int64_t i = 0; i < num_missing_; ++i) {
+      if (arrived_[i]) rows_.cache_->Insert(keys_ + missing_[i], 1, came_ + i * rows_.row_bytes_);
+    }
+  }
+
+  // Puts rows that arrived into place, and the default row where none did.
   void Take() {
     const int64_t row_bytes = rows_.row_bytes_;
     for (int64_t i = 0; i < num_missing_; ++i) {
-      const int32_t position = missing_[i];
       const std::byte* row =
           arrived_[i] ? came_ + i * row_bytes : reinterpret_cast<const std::byte*>(rows_.default_row_.data());
-      std::memcpy(found_ + position * row_bytes, row, row_bytes);
-      if (arrived_[i]) rows_.cache_->Insert(keys_ + position, 1, row);
+      std::memcpy(found_ + missing_[i] * row_bytes, row, row_bytes);
     }
     Report();
     int64_t n = 0;
@@ -259,7 +270,17 @@ void LocateRemote(std::vector<RemoteDemand>* demands, Arena* arena) {
     lookups.emplace_back(&demand, arena);
     lookups.back().Ask(&requests);
   }
-  if (!requests.empty()) demands->front().rows->tier_->Read(requests);
+  const auto keep = [&] {
+    for (RemoteLookup& lookup : lookups) lookup.Keep();
+  };
+  try {
+    if (!requests.empty()) demands->front().rows->tier_->Read(requests);
+  } catch (const TierError&) {
+    // A batch that is too large for one deadline gets further each time it is tried.
+    keep();
+    throw;
+  }
+  keep();
   for (RemoteLookup& lookup : lookups) lookup.Take();
 }
 

@@ -101,8 +101,8 @@ class RemoteRows {
 
   const rh_table shape_;
   const int64_t row_bytes_;
+  const std::shared_ptr<RemoteTier> tier_;  // outlives the files
   const std::vector<std::shared_ptr<RemoteFile>> files_;
-  const std::shared_ptr<RemoteTier> tier_;
   const std::shared_ptr<cache::RowCache> cache_;
   const std::string default_row_;
 };

@@ -28,7 +28,7 @@ bool StartsWith(const std::string& text, std::string_view prefix) {
 }  // namespace
 
 Connection::Connection(const Address& address, bool is_replica, const Options& options, const TlsContext* tls)
-    : is_replica_(is_replica) {
+    : is_replica_(is_replica), process_(getpid()) {
   Connect(address);
   try {
     if (tls != nullptr) tls_.emplace(*tls, address.host);
@@ -180,6 +180,7 @@ short Connection::events() const {
 }
 
 bool Connection::IsReusable() {
+  if (process_ != getpid()) return false;
   if (is_connecting_ || num_greetings_ > 0 || num_unsent() > 0 || (tls_ && !tls_->is_ready())) return false;
   char byte;
   const ssize_t count = recv(fd_, &byte, 1, MSG_PEEK);

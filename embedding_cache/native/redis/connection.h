@@ -2,6 +2,8 @@
 #ifndef RANKHOUSE_REDIS_CONNECTION_H_
 #define RANKHOUSE_REDIS_CONNECTION_H_
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -44,7 +46,8 @@ class Connection {
   bool is_replica() const { return is_replica_; }
   size_t num_unsent() const { return outgoing_.size() - num_sent_; }
 
-  // Whether it is connected, has sent all that it was given and is still open: fit to be used again.
+  // Whether it is connected, has sent all that it was given and is still open: fit to be used again. In a process that
+  // was forked off it never is: parent and child would read each other's replies, which are rows of the same size.
   bool IsReusable();
 
  private:
@@ -54,6 +57,7 @@ class Connection {
   void CheckGreeting(const Reply& reply);
 
   const bool is_replica_;
+  const pid_t process_;  // that made it
   int fd_ = -1;
   bool is_connecting_ = true;
   std::optional<TlsStream> tls_;

@@ -1,6 +1,7 @@
 """Rows read from a healthy cluster, or from one plain server; and what keeps a client from reading at all."""
 
 import hashlib
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,28 @@ def test_small_batches_and_one_entry_point_give_the_same(
     rows = some_rows(500)
     stored = connect(**options).open_file(pushed.record.sha256)
     assert np.array_equal(stored.read(rows, row_bytes=pushed.row_bytes), pushed.rows[rows])
+    stored.close()
+
+
+def test_a_process_that_was_forked_off_reads_its_own_replies(connect: Connect, pushed: File) -> None:
+    stored = connect(connections=1).open_file(pushed.record.sha256)
+
+    def are_right(first: int) -> bool:
+        batches = [some_rows(count) for count in range(first, first + 50)]
+        return all(np.array_equal(stored.read(rows, row_bytes=pushed.row_bytes), pushed.rows[rows]) for rows in batches)
+
+    assert are_right(1), "the connections are idle now"
+    child = os.fork()
+    if child == 0:
+        code = 2
+        try:
+            code = 0 if are_right(100) else 1
+        finally:
+            os._exit(code)
+    try:
+        assert are_right(200)
+    finally:
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     stored.close()
 
 
