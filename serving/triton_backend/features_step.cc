@@ -17,6 +17,7 @@ FeaturesStep::FeaturesStep(std::shared_ptr<const ServedVersion> version)
 
 void FeaturesStep::Run(const std::vector<Request*>& requests, Workspace* workspace) const {
   const RawBatches raw(requests);
+  for (const rh_raw_batch& batch : raw.batches) CheckColumns(batch);
   const SharedRows dense(kDense, shape_.num_floats, raw.num_rows, requests, &workspace->dense);
   const SharedRows embeddings(kEmbeddings, version_->num_columns(), raw.num_rows, requests, &workspace->embeddings);
   rh_model_input input{};
@@ -35,6 +36,14 @@ void FeaturesStep::Run(const std::vector<Request*>& requests, Workspace* workspa
   version_->Lookup(batch, embeddings.data());
   dense.Split(requests, NumRawRows);
   embeddings.Split(requests, NumRawRows);
+}
+
+// Without columns a tensor without a byte has any number of rows: memory for answers is only taken for batches that
+// have the model's columns, and so a value or a length for each row.
+void FeaturesStep::CheckColumns(const rh_raw_batch& batch) const {
+  const bool fits = batch.num_float_columns == shape_.num_floats && batch.num_int_columns == shape_.num_ints &&
+                    batch.num_text_columns == shape_.num_texts;
+  if (!fits) CheckEngine(rh_transform_check(transform_.get(), &batch));
 }
 
 }  // namespace rankhouse::triton

@@ -21,6 +21,8 @@ class FeaturesStep : public Step {
   void Run(const std::vector<Request*>& requests, Workspace* workspace) const override;
 
  private:
+  void CheckColumns(const rh_raw_batch& batch) const;
+
   std::shared_ptr<const ServedVersion> version_;
   TransformHandle transform_;
   rh_transform_shape shape_{};

@@ -8,7 +8,7 @@
 namespace rankhouse::triton {
 namespace {
 
-uint64_t ElementBytes(TRITONSERVER_DataType type) {
+int64_t ElementBytes(TRITONSERVER_DataType type) {
   switch (type) {
     case TRITONSERVER_TYPE_UINT8:
       return 1;
@@ -22,6 +22,16 @@ uint64_t ElementBytes(TRITONSERVER_DataType type) {
 
 int64_t NumElements(const std::vector<int64_t>& shape) {
   return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+}
+
+// As NumElements, where the shape comes from outside: a product that wraps around would pass for a small tensor.
+int64_t CheckedNumElements(const TensorSpec& spec, const Tensor& tensor, int64_t element_bytes) {
+  int64_t num_bytes = element_bytes;
+  for (const int64_t extent : tensor.shape) {
+    Require(extent >= 0 && !__builtin_mul_overflow(num_bytes, extent, &num_bytes), spec.name, " has the shape ",
+            tensor.ShapeText(), ", which no memory can hold");
+  }
+  return num_bytes / element_bytes;
 }
 
 bool IsAligned(const void* data, size_t alignment) { return reinterpret_cast<uintptr_t>(data) % alignment == 0; }
@@ -65,9 +75,9 @@ Tensor Request::ReadInput(const TensorSpec& spec) {
   Require(num_dims == spec.num_dims + begin, spec.name, " has shape ", tensor.ShapeText(), "; expected ", spec.num_dims,
           spec.num_dims == 1 ? " dimension" : " dimensions");
   Require(!is_batched_ || shape[0] == 1, spec.name, " has ", shape[0], " batches; expected one for each request");
-  tensor.size = NumElements(tensor.shape);
-  const uint64_t element_bytes = ElementBytes(type);
-  Require(num_bytes == static_cast<uint64_t>(tensor.size) * element_bytes, spec.name, " has ", num_bytes,
+  const int64_t element_bytes = ElementBytes(type);
+  tensor.size = CheckedNumElements(spec, tensor, element_bytes);
+  Require(num_bytes == static_cast<uint64_t>(tensor.size * element_bytes), spec.name, " has ", num_bytes,
           " bytes; expected ", tensor.size, " elements of ", element_bytes, ", as its shape says");
   tensor.data = ReadData(input, num_buffers, num_bytes, element_bytes);
   return tensor;

@@ -90,6 +90,40 @@ def test_a_wrong_tensor_is_refused_by_name(
     assert refusal.value.code() == grpc.StatusCode.INVALID_ARGUMENT
 
 
+class _Claim:
+    """No element, but a shape whose bytes, counted modulo 2^64, are none either."""
+
+    dtype = np.dtype(np.int32)
+    shape = (2**62, 4)
+
+    def tobytes(self) -> bytes:
+        return b""
+
+
+def test_a_shape_that_no_memory_can_hold_is_refused(inference: Inference, features: str, version: Version) -> None:
+    arrays: dict[str, Any] = raw_arrays(raw_batch([])) | {"int_lengths": _Claim()}
+    with pytest.raises(grpc.RpcError, match=r"int_lengths has the shape .*, which no memory can hold") as refusal:
+        inference.infer(features, arrays)
+    assert refusal.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert_same_bits(inference.infer(features, raw_arrays(raw_batch(ROWS))), truth(version, ROWS))
+
+
+@pytest.mark.parametrize("num_rows", [2**31 - 1, 2**40])
+def test_rows_without_a_byte_take_no_memory(
+    triton: TritonServer, inference: Inference, version: Version, num_rows: int
+) -> None:
+    # As the model of a version without continuous features: Triton itself takes any number of columns.
+    write_ensemble("loose", [features_step(version)], repository=triton.repository)
+    config = triton.repository / "loose.features" / "config.pbtxt"
+    config.write_text(config.read_text().replace("[-1, 2]", "[-1, -1]"))
+    inference.load("loose.features")
+    arrays = raw_arrays(raw_batch([]))
+    arrays |= {name: np.empty((num_rows, 0), array.dtype) for name, array in arrays.items() if array.ndim == 2}
+    with pytest.raises(grpc.RpcError, match=f"float_values has 0 columns|num_rows is {num_rows}"):
+        inference.infer("loose.features", arrays)
+    assert_same_bits(inference.infer("loose.features", raw_arrays(raw_batch(ROWS))), truth(version, ROWS))
+
+
 def test_a_batch_is_executed_at_once_and_a_wrong_request_fails_alone(
     triton: TritonServer, inference: Inference, version: Version
 ) -> None:
