@@ -45,7 +45,7 @@ Name = Annotated[str, typer.Argument(metavar="VERSION", help="A version's name, 
 @app.command("list")
 def list_versions(store: Store) -> None:
     """Lists the versions of each model, oldest first, and what each adds; a line joins a delta to its parent."""
-    from rankhouse.embedding_cache.format.errors import ManifestError
+    from rankhouse.embedding_cache.format.errors import ManifestError, VersionNotFoundError
     from rankhouse.embedding_cache.format.version import VersionStore
     from rankhouse.embedding_cache.maintenance.inventory import additions
 
@@ -55,6 +55,8 @@ def list_versions(store: Store) -> None:
     for name in opened.names():
         try:
             versions.append(opened.read(name))
+        except VersionNotFoundError:  # It was collected since the names were listed.
+            continue
         except ManifestError as error:
             unreadable.append(f"[bold red]{name}:[/] {escape(str(error))}")
     added = dict(zip([version.name for version in versions], additions(versions), strict=True))
@@ -130,7 +132,7 @@ def verify(
         found = verify_versions(opened, names, on_bytes=_shown(progress, "verifying"))
     for name in names:
         state = f"sound, {_size(found.sound[name])}" if name in found.sound else "[bold red]damaged[/]"
-        console.print(f"{name}: {state}")
+        console.print(f"{name}: {'was collected meanwhile' if name in found.collected else state}")
     for damage in found.damages:
         console.print(f"[bold red]damaged:[/] {escape(damage.reason)} [dim](needed by {', '.join(damage.versions)})[/]")
     console.print(f"{_count(len(names), 'version')} read in {time.monotonic() - began:.1f} s")
@@ -145,13 +147,15 @@ def gc(
     store: Store,
     keep: Annotated[int, typer.Option(min=1, help="How many versions of each model stay, the newest.")],
     grace_hours: Annotated[
-        float, typer.Option(min=0, help="How long an unfinished write must have been left alone before it goes.")
+        float,
+        typer.Option(min=0, help="How long an unfinished write, in a bucket any file, was left alone before it goes."),
     ] = 24,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would go.")] = False,
 ) -> None:
     """Removes old versions and the files that no version needs any more.
 
-    It waits for writers. Readers go on: what a process has open stays readable, and its space is freed when it lets go.
+    It waits for writers; those in a bucket go on, and their files stay. Readers go on: what a process has open stays
+    readable, and its space is freed when it lets go.
     """
     from rankhouse.embedding_cache.format.version import VersionStore
     from rankhouse.embedding_cache.maintenance.collection import collect_garbage, find_garbage
@@ -330,12 +334,12 @@ def diff(
 
 def _ways_back(store: "VersionStore", names: Sequence[str], sound: Mapping[str, int]) -> list[str]:
     """The newest sound version of each model whose newest version is damaged."""
-    from rankhouse.embedding_cache.format.errors import ManifestError
+    from rankhouse.embedding_cache.format.errors import ManifestError, VersionNotFoundError
 
     newest: dict[str, str] = {}
     newest_sound: dict[str, str] = {}
     for name in names:
-        with suppress(ManifestError):
+        with suppress(ManifestError, VersionNotFoundError):
             model = store.read(name).model
             newest[model] = name
             if name in sound:
@@ -364,18 +368,20 @@ def _made_by(version: "Version", *, is_joined: bool) -> str:
 
 def _chain_table(store: "VersionStore", version: "Version") -> Table:
     """The versions from the base to this one, and what each adds to the one before it."""
-    from rankhouse.embedding_cache.format.errors import FormatError
+    from rankhouse.embedding_cache.format.errors import ManifestError, VersionNotFoundError
     from rankhouse.embedding_cache.maintenance.inventory import additions
 
-    chain, fault = [version], ""
-    while (parent := chain[0].parent) is not None and not fault:
+    chain, end = [version], ""
+    while (parent := chain[0].parent) is not None and not end:
         try:
             chain.insert(0, store.read(parent.name))
-        except FormatError:
-            fault = parent.name
+        except VersionNotFoundError:
+            end = "[dim]was collected[/]"
+        except ManifestError:
+            end = "[bold red]damaged[/]"
     table = _table("chain", "made by", "created (UTC)", "adds rows", "adds")
-    if fault:
-        table.add_row(f"  {fault}", "[dim]was collected[/]")
+    if parent is not None:
+        table.add_row(f"  {parent.name}", end)
     for link, joint, addition in zip(chain, _joints(chain), additions(chain), strict=True):
         table.add_row(
             f"{joint} {link.name}",

@@ -135,6 +135,7 @@ def export_delta(
     versions = VersionStore(store)
     over = versions.open_in_place(parent, model=model)
     since = check_parent(trained, over)
+    check_same_fit(trained.checkpoint, trained.dataset)
     metrics, row_types = _metrics(trained), {table.name: table.dtype for table in over.tables}
     rows = ServedRows(trained.checkpoint, trained.dataset, row_types, metrics=metrics, on_bytes=on_bytes)
     metrics |= _auc_metrics(trained, rows, max_auc_loss)

@@ -19,11 +19,8 @@ from dataclasses import dataclass
 from rankhouse.embedding_cache.format.errors import ContentError, StorageError
 from rankhouse.embedding_cache.format.files import MANIFEST_NAME
 from rankhouse.embedding_cache.format.object_storage import ObjectStorage
-from rankhouse.embedding_cache.format.store_layout import VERSIONS, oldest_first
+from rankhouse.embedding_cache.format.store_layout import ABANDONED, ANNOUNCEMENT, VERSIONS, oldest_first
 from rankhouse.embedding_cache.format.version_record import is_version_name, sequence_of
-
-# In place of a manifest, which is longer: a listing tells them apart by their size.
-ABANDONED = b"abandoned\n"
 
 # A writer takes a collection for dead whose announcement is there for that long. The collection removes nothing more
 # after a third of it, so a removal that it began has ten minutes to take effect: longer than any client tries.
@@ -34,7 +31,6 @@ EARLIER_SECONDS = 600.0
 
 _POLL_SECONDS = 1.0
 
-_ANNOUNCEMENT = ".collection-"
 _CLAIM = re.compile(r"\.(\d{6,}-[0-9a-f]{8})")
 
 
@@ -93,7 +89,7 @@ class BucketClaims:
                     versions.append(folder)
             elif claim := _CLAIM.fullmatch(path):
                 claims.add(claim[1])
-            elif path.startswith(_ANNOUNCEMENT):
+            elif path.startswith(ANNOUNCEMENT):
                 announcements.add(path)
         return Sight(
             oldest_first(versions),
@@ -123,9 +119,9 @@ class BucketClaims:
             Whether it is given up; not if its manifest is there.
         """
         manifest = f"{VERSIONS}/{name}/{MANIFEST_NAME}"
-        # Where creation is not exclusive it would replace the manifest.
-        if self._objects.size(manifest) not in (None, len(ABANDONED)):
-            return False
+        found = self._objects.size(manifest)
+        if found is not None:  # Where creation is not exclusive it would replace the manifest.
+            return found == len(ABANDONED)
         return self._objects.create(manifest, ABANDONED)
 
     @contextmanager
@@ -134,7 +130,7 @@ class BucketClaims:
 
         If the block fails, the announcement stays: a removal may still be on its way.
         """
-        path = f"{VERSIONS}/{_ANNOUNCEMENT}{uuid.uuid4().hex}"
+        path = f"{VERSIONS}/{ANNOUNCEMENT}{uuid.uuid4().hex}"
         begin = time.monotonic()
         self._objects.write(path, "\n".join(files).encode())
         yield lambda: time.monotonic() - begin < ANNOUNCED_SECONDS / 3
@@ -148,7 +144,8 @@ class BucketClaims:
             seen_for = time.monotonic() - first_seen.setdefault(name, time.monotonic())
             return seen_for < ANNOUNCED_SECONDS and not self._files(f"{VERSIONS}/{name}").isdisjoint(files)
 
-        while any(is_in_the_way(name) for name in sorted(self.look().announcements)):
+        # All of them each time: several dead ones are waited for together.
+        while sum(map(is_in_the_way, self.look().announcements)):
             time.sleep(_POLL_SECONDS)
 
     def wait_for_earlier(self, name: str) -> None:

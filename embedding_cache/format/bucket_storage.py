@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from rankhouse.embedding_cache.format.bucket_claims import ABANDONED, BucketClaims, claim_path, claimed_name
+from rankhouse.embedding_cache.format.bucket_claims import BucketClaims, claim_path, claimed_name
 from rankhouse.embedding_cache.format.errors import CorruptFileError, ManifestError, StorageError
 from rankhouse.embedding_cache.format.files import (
     MANIFEST_NAME,
@@ -32,7 +32,7 @@ from rankhouse.embedding_cache.format.local_storage import LocalStorage
 from rankhouse.embedding_cache.format.locks import fetching, writing
 from rankhouse.embedding_cache.format.object_storage import ObjectEntry, ObjectStorage
 from rankhouse.embedding_cache.format.shared_files import SEGMENTS
-from rankhouse.embedding_cache.format.store_layout import VERSIONS, Entry, LastLook, Seal, version_name
+from rankhouse.embedding_cache.format.store_layout import ABANDONED, VERSIONS, Entry, LastLook, Seal, version_name
 from rankhouse.embedding_cache.format.version_record import is_version_name
 
 # A writer whose number another claimed at the same time claims the next, so this many others were as fast.
@@ -154,14 +154,15 @@ class BucketStorage:
         Raises:
             CorruptFileError: The bucket lost a shared file that the mirror does not have.
             StorageError: The storage cannot be reached, has no such bucket, or denies it; or too many others write.
+            ContentError: The writer of a version of a lower number does not come to an end.
         """
         for attempt in range(_CLAIMS):
             manifest = seal(sequence := self._claims.look().next_sequence)
             name = version_name(sequence, manifest)
             self._put_missing(shared)  # The large part; once claimed, the rest takes little time.
-            self._claims.put(name, shared)
             is_ready = False
             try:
+                self._claims.put(name, shared)
                 is_ready = self._put_all_but_manifest(name, temporary, list(manifest.files), shared, last_look)
             finally:
                 if not is_ready:

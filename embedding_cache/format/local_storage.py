@@ -13,6 +13,7 @@ from rankhouse.embedding_cache.format.files import MANIFEST_NAME, FileRecord, ch
 from rankhouse.embedding_cache.format.locks import committing
 from rankhouse.embedding_cache.format.shared_files import SEGMENTS, flush_names
 from rankhouse.embedding_cache.format.store_layout import (
+    ABANDONED,
     REMOVED,
     VERSIONS,
     Entry,
@@ -43,13 +44,11 @@ class LocalStorage:
             raise VersionNotFoundError(f"{self.path}: there is no such version store; `rankhouse export` makes one")
         folder = self.path / VERSIONS
         entries = folder.iterdir() if folder.is_dir() else ()
-        return oldest_first(
-            entry.name for entry in entries if is_version_name(entry.name) and (entry / MANIFEST_NAME).is_file()
-        )
+        return oldest_first(entry.name for entry in entries if is_version_name(entry.name) and _is_complete(entry))
 
     def has(self, name: str) -> bool:
         """Says whether a version exists."""
-        return is_version_name(name) and (self.path / VERSIONS / name / MANIFEST_NAME).is_file()
+        return is_version_name(name) and _is_complete(self.path / VERSIONS / name)
 
     def fetch(self, files: Mapping[str, FileRecord], *, verify: bool) -> None:
         """Checks that files are there, complete, and by option that their checksums are right.
@@ -163,5 +162,16 @@ class LocalStorage:
             str(path.relative_to(self.path)),
             sum(stat.st_size for stat in stats if S_ISREG(stat.st_mode)),
             max(stat.st_mtime for stat in stats),
-            (path / MANIFEST_NAME).is_file(),
+            _is_complete(path),
         )
+
+
+def _is_complete(folder: Path) -> bool:
+    """Says whether a folder has a manifest; what was given up in a bucket has none, also in a copy on a disk."""
+    manifest = folder / MANIFEST_NAME
+    try:
+        found = manifest.stat()
+        is_abandoned = found.st_size == len(ABANDONED) and manifest.read_bytes() == ABANDONED
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return S_ISREG(found.st_mode) and not is_abandoned

@@ -5,6 +5,7 @@ Amazon S3, Google Cloud Storage and Azure Blob Storage do, and servers with the 
 no lock, only `create`.
 """
 
+import errno
 import hashlib
 import math
 import os
@@ -147,9 +148,13 @@ class ObjectStorage:
         with self._translated(name):
             try:
                 self._files.pipe_file(self._path(name), content, mode="create")
-            except FileExistsError:
+            except OSError as exc:
+                # s3fs names it so only where a server also says which condition failed, as Amazon's do.
+                is_there = isinstance(exc, FileExistsError) or exc.errno == errno.EINVAL
+                if not is_there or (found := self.read(name)) is None:
+                    raise
                 # It may be ours: the answer to an attempt that succeeded can be lost.
-                return self.read(name) == content
+                return found == content
         return True
 
     def delete(self, name: str) -> None:

@@ -9,6 +9,12 @@ from rankhouse.embedding_cache.format.version_record import sequence_of
 VERSIONS = "versions"
 REMOVED = ".removed-"
 
+# In a bucket: a collection that is about to remove files.
+ANNOUNCEMENT = ".collection-"
+
+# In a bucket, in place of a manifest, which is longer: this version was given up and can never appear.
+ABANDONED = b"abandoned\n"
+
 # Completes the version in a temporary folder with a manifest of this sequence number.
 Seal = Callable[[int], Manifest]
 

@@ -18,7 +18,7 @@ from rankhouse.embedding_cache.format.errors import ContentError, ManifestError,
 from rankhouse.embedding_cache.format.files import is_sha256
 from rankhouse.embedding_cache.format.locks import collecting
 from rankhouse.embedding_cache.format.shared_files import SEGMENTS
-from rankhouse.embedding_cache.format.store_layout import REMOVED, VERSIONS, Entry
+from rankhouse.embedding_cache.format.store_layout import ANNOUNCEMENT, REMOVED, VERSIONS, Entry
 from rankhouse.embedding_cache.format.version import Version, VersionStore
 from rankhouse.embedding_cache.format.version_record import is_version_name
 
@@ -72,8 +72,9 @@ def find_garbage(store: VersionStore, *, keep: int, grace_seconds: float = GRACE
     removed = [
         Garbage(version.path, "version", entries[f"{VERSIONS}/{version.name}"].bytes, version.model)
         for version in going
+        if f"{VERSIONS}/{version.name}" in entries  # Another collection may have just removed it.
     ]
-    unfinished = [entry for entry in entries.values() if _is_unfinished(entry, is_old=entry.last_change <= latest_end)]
+    unfinished = [entry for entry in entries.values() if _is_unfinished(entry, grace_seconds)]
     dead = {entry.path for entry in unfinished}
     named = {path for version in versions if version not in going for path in version.files()}
     named |= {path for claim, paths in claims.items() if claim not in dead for path in paths}
@@ -189,8 +190,11 @@ def _is_shared(entry: Entry) -> bool:
     return folder == SEGMENTS and name.endswith(_SUFFIX) and is_sha256(name.removesuffix(_SUFFIX))
 
 
-def _is_unfinished(entry: Entry, *, is_old: bool) -> bool:
+def _is_unfinished(entry: Entry, grace_seconds: float) -> bool:
     """Says what died before it was complete: removals at once, writes when they were left alone long enough."""
     name = entry.path.partition("/")[2]
     is_incomplete = name.startswith(".") or (is_version_name(name) and not entry.is_complete)
-    return name.startswith(REMOVED) or (is_incomplete and is_old)
+    if name.startswith(ANNOUNCEMENT):
+        # Nothing else keeps writers from files that another collection is removing just now.
+        grace_seconds = max(grace_seconds, GRACE_SECONDS)
+    return name.startswith(REMOVED) or (is_incomplete and entry.last_change <= time.time() - grace_seconds)

@@ -39,10 +39,12 @@ class Verification:
     Attributes:
         sound: The versions without damage, with the size of all their files in bytes.
         damages: What is damaged, in the order of the versions.
+        collected: The versions that went meanwhile, so that a file that is missing says nothing.
     """
 
     sound: dict[str, int]
     damages: tuple[Damage, ...]
+    collected: frozenset[str] = frozenset()
 
 
 def verify_versions(
@@ -82,7 +84,10 @@ def verify_versions(
             damages.append(Damage(reason, (version.name,)))
             damaged.add(version.name)
     sound = {version.name: version.num_bytes for version in versions if version.name not in damaged}
-    return Verification(sound, tuple(damages))
+    collected = frozenset(damaged - set(store.names())) if damaged else frozenset()
+    return Verification(
+        sound, tuple(damage for damage in damages if not collected.issuperset(damage.versions)), collected
+    )
 
 
 def open_verified(

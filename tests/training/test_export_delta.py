@@ -32,7 +32,7 @@ from rankhouse.training.ranking_model import RankingModel
 from rankhouse.training.ranks import Ranks
 from rankhouse.training.run_folder import RunFolder
 from rankhouse.training.run_setup import new_run
-from tests.training.small_logs import compiled_transform, days, extended, write_dataset
+from tests.training.small_logs import REMOVED, compiled_transform, days, extended, write_dataset
 from tests.training.test_trainer import train
 
 SETTINGS = (
@@ -313,6 +313,21 @@ def test_refuses_a_dataset_that_does_not_extend_the_parents(
         export_delta(run.path, store=tmp_path / "store", model="small")
     with pytest.raises(CheckpointError, match="was trained on another fit"):
         export_version(run.path, store=tmp_path / "store", model="small")
+
+
+def test_refuses_a_dataset_that_was_extended_otherwise_than_the_one_trained_on(
+    runs: Sequence[RunFolder], tmp_path: Path
+) -> None:
+    """It extends the parent's, too, and has as many rows: only the checkpoint knows whose rows they are."""
+    first, run = export_first(runs, tmp_path / "store"), copied(runs[1], tmp_path)
+    shutil.rmtree(run.dataset)
+    cities = {"oslo": 7, "rome": REMOVED, "lima": REMOVED}
+    items = {99: 6, 11: REMOVED, 5: 8}
+    other = extended(compiled_transform(), cities=cities, items=items, freed={"city": [3, 6], "items": [6]})
+    write_dataset(run.dataset, other, extends=runs[0].dataset, seed=10, items=[7, 99])
+    with pytest.raises(CheckpointError, match=r"was trained on another fit than .*: layer 1 of the vocabularies is"):
+        export_delta(run.path, store=tmp_path / "store", model="small")
+    assert VersionStore(tmp_path / "store").names() == [first.name]
 
 
 def test_refuses_a_dataset_with_other_statistics(runs: Sequence[RunFolder], tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 """Objects by name: what each kind of storage holds, and what it says when it does not."""
 
+import errno
 import hashlib
 import threading
+import uuid
 from pathlib import Path
 
 import fsspec
@@ -55,6 +57,21 @@ def test_an_object_is_created_once(moto_url: str) -> None:
     assert not objects.create("claim", b"second")
     assert objects.create("claim", b"first"), "the answer to the first attempt may have been lost"
     assert objects.read("claim") == b"first"
+
+
+def test_a_server_need_not_say_which_condition_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """s3fs gives FileExistsError only where it does; not all servers do."""
+    objects = ObjectStorage(f"memory://{uuid.uuid4().hex}/store")
+    assert objects.create("claim", b"first")
+
+    def refuse(*arguments: object, **keywords: object) -> None:
+        raise OSError(errno.EINVAL, "PreconditionFailed")
+
+    monkeypatch.setattr(fsspec.get_filesystem_class("memory"), "pipe_file", refuse)
+    assert objects.create("claim", b"first")
+    assert not objects.create("claim", b"second")
+    with pytest.raises(StorageError, match="PreconditionFailed"):
+        objects.create("another", b"first")
 
 
 def test_one_of_many_creates(moto_url: str) -> None:

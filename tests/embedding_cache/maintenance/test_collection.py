@@ -199,6 +199,40 @@ def test_waits_for_a_writer_whose_files_nothing_names_yet(store: VersionStore, t
     np.testing.assert_array_equal(store.open(name).table_rows("C1").segments[0], rows_of(11, 3, 77))
 
 
+def test_an_announcement_outlives_a_grace_of_nothing(url: str, tmp_path: Path) -> None:
+    """What another collection is removing just now must not be claimed unseen."""
+    store = VersionStore(url, cache=tmp_path / "mirrors")
+    store.write(small_content(tmp_path / "parts"))
+    ObjectStorage(url).write("versions/.collection-another", b"segments/0.safetensors")
+    assert collect_garbage(store, keep=1, grace_seconds=0) == []
+    assert ".collection-another" in ObjectStorage(url).listing("versions")
+
+
+def test_what_another_collection_has_just_removed_is_no_garbage(
+    store: VersionStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries, first = store.storage.entries, store.names()[0]
+    monkeypatch.setattr(
+        store.storage, "entries", lambda: [entry for entry in entries() if entry.path != f"versions/{first}"]
+    )
+    assert first not in [item.path.name for item in find_garbage(store, keep=1)]
+
+
+def test_in_a_copy_of_a_bucket_what_was_given_up_does_not_exist(store: VersionStore) -> None:
+    names, given_up = store.names(), store.path / "versions/000009-00000000"
+    given_up.mkdir()
+    (given_up / "manifest.json").write_bytes(b"abandoned\n")
+    assert store.names() == names
+    assert store.open().name == names[-1]
+    with pytest.raises(VersionNotFoundError, match="has no version '000009-00000000'"):
+        store.read(given_up.name)
+    age(given_up, hours=25)
+    assert [item.path for item in collect_garbage(store, keep=9)] == [given_up]
+    (store.path / "versions" / names[-1] / "manifest.json").write_bytes(b"abandoned?")
+    with pytest.raises(ManifestError, match="is not valid JSON"):
+        store.open()
+
+
 def test_in_a_bucket_what_was_just_put_stays(url: str, tmp_path: Path) -> None:
     store = VersionStore(url, cache=tmp_path / "mirrors")
     first, second = (store.write(small_content(tmp_path / "parts", first=number)) for number in (0, 100))

@@ -8,6 +8,7 @@ import pytest
 from rankhouse.embedding_cache.format.errors import CorruptFileError, FormatError, VersionNotFoundError
 from rankhouse.embedding_cache.format.shared_files import shared_path
 from rankhouse.embedding_cache.format.version import VersionStore
+from rankhouse.embedding_cache.maintenance.collection import collect_garbage
 from rankhouse.embedding_cache.maintenance.verification import verify_versions
 from tests.embedding_cache.format.small_store import small_content
 from tests.embedding_cache.maintenance.chain import write_chain
@@ -70,6 +71,17 @@ def test_names_all_versions_that_need_a_damaged_file(store: VersionStore) -> Non
 def test_refuses_a_version_that_is_not_there(store: VersionStore) -> None:
     with pytest.raises(VersionNotFoundError, match="has no version '000009-00000000'"):
         verify_versions(store, ["000009-00000000"])
+
+
+def test_what_is_collected_meanwhile_is_not_damaged(store: VersionStore) -> None:
+    names = store.names()
+
+    def collect(done: int, total: int) -> None:
+        if store.names() == names:
+            collect_garbage(store, keep=1)
+
+    found = verify_versions(store, names, num_threads=1, on_bytes=collect)
+    assert (list(found.sound), found.damages, found.collected) == (names[2:], (), frozenset(names[:2]))
 
 
 def files_of(store: VersionStore) -> list[Path]:
