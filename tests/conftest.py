@@ -1,4 +1,4 @@
-"""Places for objects: a process's memory, and two servers with the interface of S3."""
+"""Places for objects: a process's memory, and two servers with the interface of S3. Libraries with sanitizers."""
 
 import uuid
 from collections.abc import Iterator
@@ -8,6 +8,13 @@ import fsspec
 import pytest
 
 from tests.object_servers import KEYS, moto, rclone
+from tests.sanitized import SANITIZERS, SanitizedLibraries
+
+
+@pytest.fixture(scope="session", params=SANITIZERS)
+def sanitized(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> SanitizedLibraries:
+    """The libraries with each kind of sanitizers; building them takes minutes."""
+    return SanitizedLibraries.build(tmp_path_factory.mktemp("sanitized"), request.param)
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-#include "expect.h"
+#include "tests/kernels/expect.h"
 
 #define COUNT(array) ((int64_t)(sizeof(array) / sizeof((array)[0])))
 
