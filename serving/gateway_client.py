@@ -109,6 +109,7 @@ class GrpcClient:
             scores=list(reply.scores),
             ranking=[Ranked(place.index, place.score) for place in reply.ranking],
             request_id=reply.request_id,
+            degraded=reply.degraded,
         )
 
 

@@ -34,7 +34,8 @@ async def replay_golden(client: TritonClient, ensemble: str, version: Version) -
     """Scores the golden requests with a loaded ensemble and compares.
 
     Raises:
-        GoldenMismatchError: A score differs by more than `TOLERANCE`, or the version has no golden requests.
+        GoldenMismatchError: A score differs by more than `TOLERANCE` or is of default rows, or the version has no
+            golden requests.
         TritonError: A request got no answer.
     """
     requests = version.golden()
@@ -44,8 +45,13 @@ async def replay_golden(client: TritonClient, ensemble: str, version: Version) -
     largest = 0.0
     for number, request in enumerate(requests):
         raw = RawBatch.from_rows(features, request.rows())
-        scores = await client.score(ensemble, raw, timeout_seconds=_TIMEOUT_SECONDS)
-        largest = max(largest, _compare(version, number, request, scores.tolist()))
+        result = await client.score(ensemble, raw, timeout_seconds=_TIMEOUT_SECONDS)
+        if result.is_degraded:
+            raise GoldenMismatchError(
+                f"version {version.name} takes no traffic: golden request {number} was answered with default rows, as "
+                "Redis did not give its rows in time: see the engine's options `redis`, then start again"
+            )
+        largest = max(largest, _compare(version, number, request, result.scores.tolist()))
     return GoldenReport(len(requests), sum(len(request.scores) for request in requests), largest)
 
 

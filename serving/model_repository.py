@@ -92,11 +92,10 @@ def write_models(version: Version, *, repository: Path, backends: Path | None = 
 
 
 def features_step(version: Version) -> StepModel:
-    """The first step: raw values to dense features and embeddings."""
+    """The first step: raw values to dense features and embeddings, and whether these are degraded."""
     parameters = version_parameters(version, step="features")
-    return StepModel(
-        "features", "rankhouse", raw_tensors(version), feature_tensors(version), parameters, num_instances=_NUM_THREADS
-    )
+    outputs = (*feature_tensors(version), Tensor("degraded", "TYPE_INT32", (1,)))
+    return StepModel("features", "rankhouse", raw_tensors(version), outputs, parameters, num_instances=_NUM_THREADS)
 
 
 def dense_step(version: Version, *, backends: Path | None) -> StepModel:
@@ -162,7 +161,8 @@ def feature_tensors(version: Version) -> tuple[Tensor, Tensor]:
 def write_ensemble(name: str, steps: Sequence[StepModel], *, repository: Path) -> None:
     """Writes an ensemble and a model for each of its steps, `<name>.<step>`, in place of what has their names.
 
-    A tensor of one step goes to the later ones that have an input of its name.
+    A tensor of one step goes to the later ones that have an input of its name; one that none of them takes is an output
+    of the ensemble.
     """
     for step in steps:
         folder = _new_folder(repository / f"{name}.{step.step}")
@@ -209,7 +209,7 @@ def _ensemble_config(name: str, steps: Sequence[StepModel]) -> str:
         'platform: "ensemble"',
         "max_batch_size: 0",
         *_tensors("input", steps[0].inputs),
-        *_tensors("output", steps[-1].outputs),
+        *_tensors("output", _ensemble_outputs(steps)),
         "ensemble_scheduling {",
     ]
     for step in steps:
@@ -218,6 +218,11 @@ def _ensemble_config(name: str, steps: Sequence[StepModel]) -> str:
             lines += [f'    {kind} {{ key: "{tensor.name}" value: "{tensor.name}" }}' for tensor in tensors]
         lines.append("  }")
     return "\n".join([*lines, "}"]) + "\n"
+
+
+def _ensemble_outputs(steps: Sequence[StepModel]) -> list[Tensor]:
+    taken = {tensor.name for step in steps for tensor in step.inputs}
+    return [tensor for step in steps for tensor in step.outputs if tensor.name not in taken]
 
 
 def _tensors(field: str, tensors: Sequence[Tensor]) -> list[str]:

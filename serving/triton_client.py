@@ -47,6 +47,19 @@ class ServerMetadata:
     version: str
 
 
+@dataclass(frozen=True)
+class ScoreResult:
+    """What an ensemble answered.
+
+    Attributes:
+        scores: float32 [B], a probability for each row.
+        is_degraded: Default rows stand in for embeddings that a failed tier of the engine did not give.
+    """
+
+    scores: npt.NDArray[Any]
+    is_degraded: bool
+
+
 class TritonClient:
     """Calls one Triton server. Make it and use it in one event loop; any number of calls may run at once.
 
@@ -71,7 +84,7 @@ class TritonClient:
     ) -> None:
         await self.close()
 
-    async def score(self, ensemble: str, raw: RawBatch, *, timeout_seconds: float) -> npt.NDArray[Any]:
+    async def score(self, ensemble: str, raw: RawBatch, *, timeout_seconds: float) -> ScoreResult:
         """Scores raw rows with the ensemble of a version.
 
         Args:
@@ -79,11 +92,8 @@ class TritonClient:
             raw: B rows.
             timeout_seconds: How long the answer may take; the server drops what it has not begun by then.
 
-        Returns:
-            float32 [B]: a probability for each row.
-
         Raises:
-            TritonError: There is no answer: see its subclasses.
+            TritonError: There is no answer: see its subclasses; or it is another model's, or not of B scores.
         """
         request = service_pb2.ModelInferRequest(model_name=ensemble)
         for (name, datatype), array in zip(_RAW_TENSORS, _wire_arrays(raw), strict=True):
@@ -93,10 +103,23 @@ class TritonClient:
             tensor.shape.extend(array.shape)
             request.raw_input_contents.append(array.tobytes())
         reply = await self._call(self._stub.ModelInfer, request, timeout_seconds, f"scoring with {ensemble}")
-        scores = np.frombuffer(reply.raw_output_contents[0], dtype=np.float32)
+        if reply.model_name != ensemble:
+            raise TritonError(
+                f"{reply.model_name!r} answered at Triton {self.url} where {ensemble!r} was asked; its scores are of "
+                "another version, so they are refused: see what stands between here and that server"
+            )
+        scores = self._output(reply, "scores", np.float32)
         if len(scores) != raw.num_rows:
             raise TritonError(f"{ensemble} at {self.url} gave {len(scores)} scores for {raw.num_rows} rows")
-        return scores
+        return ScoreResult(scores, bool(self._output(reply, "degraded", np.int32).any()))
+
+    def _output(self, reply: Any, name: str, dtype: type[np.generic]) -> npt.NDArray[Any]:
+        for output, content in zip(reply.outputs, reply.raw_output_contents, strict=True):
+            if output.name == name:
+                return np.frombuffer(content, dtype)
+        raise TritonError(
+            f"{reply.model_name} at Triton {self.url} gave no {name!r}; write its models again with this release"
+        )
 
     async def load(self, ensemble: str, *, timeout_seconds: float = 120.0) -> None:
         """Loads an ensemble and the models of its steps from the server's repository.

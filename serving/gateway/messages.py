@@ -45,6 +45,10 @@ class ScoreAnswer(msgspec.Struct, frozen=True):
         Meta(description="The best `top_k`, highest score first; equal scores in the order of the request."),
     ]
     request_id: Annotated[str, Meta(description="The header X-Request-Id of the request, or a new one.")]
+    degraded: Annotated[
+        bool,
+        Meta(description="True: default rows stand in for embeddings that could not be read, so the scores are worse."),
+    ] = False
 
 
 class Status(msgspec.Struct, frozen=True):

@@ -44,6 +44,12 @@ class Metrics:
             buckets=_CANDIDATES,
             registry=self._registry,
         ).labels(**labels)
+        self._degraded = Counter(
+            "rankhouse_degraded_answers",
+            "Requests that were scored with default rows in place of embeddings that could not be read.",
+            ("model", "version"),
+            registry=self._registry,
+        ).labels(**labels)
         Gauge("rankhouse_requests_in_flight", "Requests being answered.", registry=self._registry).set_function(
             num_in_flight
         )
@@ -54,9 +60,11 @@ class Metrics:
         self._requests.labels(**self._labels, protocol=protocol, status=str(status)).inc()
         self._seconds.labels(**self._labels, protocol=protocol).observe(seconds)
 
-    def observe_candidates(self, num_candidates: int) -> None:
-        """Counts the candidates of a request that was scored."""
+    def observe_answer(self, num_candidates: int, *, is_degraded: bool) -> None:
+        """Counts a request that was scored."""
         self._candidates.observe(num_candidates)
+        if is_degraded:
+            self._degraded.inc()
 
     def text(self) -> bytes:
         """All of them, in Prometheus' format."""

@@ -95,4 +95,5 @@ def _reply_of(answer: ScoreAnswer) -> Any:
         scores=answer.scores,
         ranking=[Ranked(index=place.index, score=place.score) for place in answer.ranking],
         request_id=answer.request_id,
+        degraded=answer.degraded,
     )

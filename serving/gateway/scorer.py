@@ -133,20 +133,22 @@ class Scorer:
             NonFiniteScoreError: The model gave a score that is not a number.
         """
         raw = self.model.raw_batch(request, max_candidates=self._max_candidates)
-        scores = await self._client.score(self.model.ensemble, raw, timeout_seconds=deadline.remaining())
+        result = await self._client.score(self.model.ensemble, raw, timeout_seconds=deadline.remaining())
+        scores = result.scores
         self._num_scored += 1
         if not np.isfinite(scores).all():
             index = int(np.flatnonzero(~np.isfinite(scores))[0])
             raise NonFiniteScoreError(
                 f"the score of candidates[{index}] is {scores[index]}; an extreme value can do this"
             )
-        self.metrics.observe_candidates(raw.num_rows)
+        self.metrics.observe_answer(raw.num_rows, is_degraded=result.is_degraded)
         return ScoreAnswer(
             model=self.model.name,
             version=self.model.version,
             scores=scores.tolist(),
             ranking=ranking(scores, request.top_k),
             request_id=request_id,
+            degraded=result.is_degraded,
         )
 
     async def check_ready(self) -> None:

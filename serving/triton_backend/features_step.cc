@@ -33,9 +33,14 @@ void FeaturesStep::Run(const std::vector<Request*>& requests, Workspace* workspa
   batch.num_ids = input.num_ids;
   batch.batch_size = raw.num_rows;
   batch.id_type = RH_INT64;
-  version_->Lookup(batch, embeddings.data());
+  const bool is_degraded = version_->Lookup(batch, embeddings.data());
+  if (is_degraded && requests.size() > 1) {
+    // The engine does not say whose rows did not come: alone, each request learns that of its own.
+    throw Failure(TRITONSERVER_ERROR_UNAVAILABLE, "some of the batch's rows did not come");
+  }
   dense.Split(requests, NumRawRows);
   embeddings.Split(requests, NumRawRows);
+  ForEachAlone(requests, [&](Request* request) { *request->Output<int32_t>(kDegraded, {1}) = is_degraded ? 1 : 0; });
 }
 
 // Without columns a tensor without a byte has any number of rows: memory for answers is only taken for batches that

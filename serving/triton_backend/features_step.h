@@ -1,4 +1,4 @@
-// The first step: raw values to dense features and embeddings.
+// The first step: raw values to dense features and embeddings, and whether these are degraded.
 #ifndef RANKHOUSE_TRITON_BACKEND_FEATURES_STEP_H_
 #define RANKHOUSE_TRITON_BACKEND_FEATURES_STEP_H_
 

@@ -28,11 +28,13 @@ TransformHandle ServedVersion::OpenTransform() const {
   return TransformHandle(transform);
 }
 
-void ServedVersion::Lookup(const rh_engine_batch& batch, float* embeddings) const {
+bool ServedVersion::Lookup(const rh_engine_batch& batch, float* embeddings) const {
   std::vector<rh_feature_rows> out;
   out.reserve(column_begins_.size());
   for (const int64_t begin : column_begins_) out.push_back({embeddings + begin, num_columns_});
-  CheckEngine(rh_engine_lookup(version_.get(), &batch, out.data(), nullptr, &kOneThread));
+  rh_engine_answer answer{};
+  CheckEngine(rh_engine_lookup(version_.get(), &batch, out.data(), &answer, &kOneThread));
+  return answer.degraded != 0;
 }
 
 }  // namespace rankhouse::triton

@@ -41,8 +41,9 @@ class ServedVersion {
   // Opens its compiled transform, which the caller owns.
   TransformHandle OpenTransform() const;
 
-  // Pools a batch into embeddings [B, E], the features side by side.
-  void Lookup(const rh_engine_batch& batch, float* embeddings) const;
+  // Pools a batch into embeddings [B, E], the features side by side. Returns whether they are degraded: default rows
+  // stand in for rows that a tier of the engine did not give.
+  bool Lookup(const rh_engine_batch& batch, float* embeddings) const;
 
  private:
   VersionHandle version_;

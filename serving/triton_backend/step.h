@@ -40,9 +40,9 @@ class Step {
   virtual ~Step() = default;
   virtual const std::vector<TensorSpec>& inputs() const = 0;
 
-  // Computes the outputs of all requests at once: together they are one batch. Throws if any of them is wrong, and then
-  // which one need not be known: the caller tries each alone. What befalls only one of them at the very end, when its
-  // answer is copied, is set as its own error.
+  // Computes the outputs of all requests at once: together they are one batch. Throws if any of them is wrong, or may
+  // have an answer unlike the others', and then which one need not be known: the caller tries each alone. What befalls
+  // only one of them at the very end, when its answer is copied, is set as its own error.
   virtual void Run(const std::vector<Request*>& requests, Workspace* workspace) const = 0;
 };
 

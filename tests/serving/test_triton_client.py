@@ -5,21 +5,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+import grpc
 import numpy as np
 import pytest
+from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from rankhouse.embedding_cache.format.raw import RawBatch
 from rankhouse.embedding_cache.format.version import Version
 from rankhouse.serving.errors import (
     InvalidTensorsError,
     ModelLoadError,
+    TritonError,
     TritonTimeoutError,
     TritonUnavailableError,
     UnknownModelError,
 )
 from rankhouse.serving.model_repository import write_models
 from rankhouse.serving.processes import free_ports
-from rankhouse.serving.triton_client import TritonClient
+from rankhouse.serving.triton_client import ScoreResult, TritonClient
 from rankhouse.serving.triton_server import TritonServer
 from tests.serving.small_version import ROWS, Weights, raw_batch, write_version
 
@@ -37,7 +40,9 @@ def call(triton: TritonServer, act: Callable[[TritonClient], Awaitable[T]]) -> T
 
 
 def score(triton: TritonServer, ensemble: str, raw: RawBatch, *, timeout_seconds: float = 30.0) -> np.ndarray:
-    return call(triton, lambda client: client.score(ensemble, raw, timeout_seconds=timeout_seconds))
+    result = call(triton, lambda client: client.score(ensemble, raw, timeout_seconds=timeout_seconds))
+    assert not result.is_degraded
+    return result.scores
 
 
 @pytest.fixture(scope="module")
@@ -61,12 +66,12 @@ def test_any_number_of_rows(triton: TritonServer, ensemble: str, num_rows: int) 
 def test_many_requests_at_once_each_get_their_own_scores(triton: TritonServer, ensemble: str) -> None:
     batches = [[ROWS[(first + k) % len(ROWS)] for k in range(1 + first % 5)] for first in range(60)]
 
-    async def score_all(client: TritonClient) -> list[np.ndarray]:
+    async def score_all(client: TritonClient) -> list[ScoreResult]:
         calls = [client.score(ensemble, raw_batch(rows), timeout_seconds=60.0) for rows in batches]
         return list(await asyncio.gather(*calls))
 
-    for rows, scores in zip(batches, call(triton, score_all), strict=True):
-        np.testing.assert_allclose(scores, Weights(0).scores(rows), rtol=0, atol=1e-6)
+    for rows, result in zip(batches, call(triton, score_all), strict=True):
+        np.testing.assert_allclose(result.scores, Weights(0).scores(rows), rtol=0, atol=1e-6)
 
 
 def test_two_versions_side_by_side(triton: TritonServer, ensemble: str, store: Path) -> None:
@@ -119,15 +124,15 @@ def test_a_wrong_request_gets_its_own_error(
 def test_a_wrong_request_disturbs_no_other(triton: TritonServer, ensemble: str) -> None:
     wrong = altered("float_values", np.full((4, 2), -np.inf))
 
-    async def score_both(client: TritonClient) -> list[np.ndarray | BaseException]:
+    async def score_both(client: TritonClient) -> list[ScoreResult | BaseException]:
         calls = [client.score(ensemble, raw, timeout_seconds=30.0) for raw in (wrong, raw_batch(ROWS)) * 10]
         return list(await asyncio.gather(*calls, return_exceptions=True))
 
     results = call(triton, score_both)
-    for refused, scores in zip(results[::2], results[1::2], strict=True):
+    for refused, result in zip(results[::2], results[1::2], strict=True):
         assert isinstance(refused, InvalidTensorsError)
-        assert isinstance(scores, np.ndarray)
-        np.testing.assert_allclose(scores, Weights(0).scores(ROWS), rtol=0, atol=1e-6)
+        assert isinstance(result, ScoreResult)
+        np.testing.assert_allclose(result.scores, Weights(0).scores(ROWS), rtol=0, atol=1e-6)
 
 
 def test_no_answer_in_time(triton: TritonServer, ensemble: str) -> None:
@@ -143,6 +148,52 @@ def test_no_server_there(version: Version) -> None:
                 await client.score("any", raw_batch(ROWS), timeout_seconds=5.0)
 
     asyncio.run(act())
+
+
+class OtherServer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
+    """Answers what no Triton of ours would."""
+
+    def __init__(self, model: str, outputs: dict[str, np.ndarray]) -> None:
+        self._reply = service_pb2.ModelInferResponse(model_name=model)
+        for name, array in outputs.items():
+            self._reply.outputs.add(name=name)
+            self._reply.raw_output_contents.append(array.tobytes())
+
+    async def ModelInfer(self, request: object, context: object) -> object:  # noqa: N802  (gRPC's name)
+        return self._reply
+
+
+SCORES = np.full(len(ROWS), 0.5, np.float32)
+WHOLE = np.zeros(1, np.int32)
+
+
+@pytest.mark.parametrize(
+    ("model", "outputs", "message"),
+    [
+        (
+            "small.2",
+            {"scores": SCORES, "degraded": WHOLE},
+            r"'small\.2' answered at Triton .* where 'small\.1' was asked",
+        ),
+        ("", {"scores": SCORES, "degraded": WHOLE}, r"'' answered at Triton .* where 'small\.1' was asked"),
+        ("small.1", {"scores": SCORES}, r"small\.1 at Triton .* gave no 'degraded'; write its models again"),
+        ("small.1", {"scores": SCORES[1:], "degraded": WHOLE}, r"gave 3 scores for 4 rows"),
+    ],
+)
+def test_an_answer_to_something_else_is_refused(model: str, outputs: dict[str, np.ndarray], message: str) -> None:
+    async def act() -> None:
+        server = grpc.aio.server()
+        service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(OtherServer(model, outputs), server)
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        try:
+            async with TritonClient(f"127.0.0.1:{port}") as client:
+                await client.score("small.1", raw_batch(ROWS), timeout_seconds=30.0)
+        finally:
+            await server.stop(None)
+
+    with pytest.raises(TritonError, match=message):
+        asyncio.run(act())
 
 
 def test_an_unknown_model(triton: TritonServer) -> None:

@@ -129,6 +129,7 @@ def test_the_schemas_of_the_page_are_all_there(client: httpx.Client) -> None:
     assert {"ScoreRequest", "ScoreAnswer", "Problem", "ModelDescription"} <= named
     assert named <= set(document["components"]["schemas"])
     statuses = document["paths"]["/v1/models/{model}/score"]["post"]["responses"]
+    assert document["components"]["schemas"]["ScoreAnswer"]["properties"]["degraded"]["type"] == "boolean"
     assert {"200", "400", "404", "413", "422", "503", "504"} <= set(statuses)
 
 
@@ -148,6 +149,7 @@ def test_metrics_count_requests(client: httpx.Client, served_version: Version) -
         "rankhouse_request_seconds_bucket",
         "rankhouse_request_candidates_bucket",
         "rankhouse_requests_in_flight",
+        "rankhouse_degraded_answers_total",
     ):
         assert name in metrics
 
