@@ -3,7 +3,8 @@
 //   1. Bags: offsets from lengths, and where the ids of each feature lie.
 //   2. Ids of tables that are not direct become places (RowIndex), then row numbers (RowSource). Where all tables are
 //      direct there is no such step, and no id is copied.
-//   3. One call of rh_pooled_lookup for all tables.
+//   3. Pages of mapped files that may not be in memory are asked for, all at once (AskedPages).
+//   4. One call of rh_pooled_lookup for all tables.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -56,6 +57,8 @@ class Call {
     bool resolves = false;
     for (int32_t f = 0; f < lookup_.num_features; ++f) resolves |= !version_.tables()[table_of(f)].is_direct;
     if (resolves) Resolve();
+    TakeDirectPages();
+    AskForPages(pages_, &executor_);
     Pool(out);
     Count(answer);
     NoteHot(batch);
@@ -172,6 +175,7 @@ class Call {
       SourceReport report;
       tables_[t] = version_.tables()[t].source->Locate(places, arena_, &report);
       Count(static_cast<int64_t>(t), report);
+      pages_.insert(pages_.end(), report.pages.begin(), report.pages.end());
     }
     LocateRemote(&demands, arena_);
     for (const RemoteDemand& demand : demands) {
@@ -179,6 +183,23 @@ class Call {
       Count(demand.table, demand.report);
     }
     lookup_.tables = tables_.data();
+  }
+
+  void TakeDirectPages() {
+    for (size_t f = 0; f < spans_.size(); ++f) {
+      const Table& table = version_.tables()[table_of(f)];
+      if (table.direct_pages == nullptr || !table.direct_pages->asks()) continue;
+      const int64_t stride = table.record.row_bytes();
+      const auto take = [&](const auto* ids) {
+        table.direct_pages->TakeRows(ids + spans_[f].begin, spans_[f].end - spans_[f].begin, table.record.num_rows,
+                                     stride, &pages_);
+      };
+      if (lookup_.id_type == RH_INT32) {
+        take(static_cast<const int32_t*>(lookup_.ids));
+      } else {
+        take(static_cast<const int64_t*>(lookup_.ids));
+      }
+    }
   }
 
   void Pool(const rh_feature_rows* out) {
@@ -265,6 +286,7 @@ class Call {
   std::vector<UnknownIds> unknown_;  // [T]
   std::vector<rh_table> tables_;     // [T] where some are not direct
   int64_t* rows_ = nullptr;          // [N] what ids resolve to: places, then row numbers
+  std::vector<const char*> pages_;   // to be asked for before rows are read
   bool degraded_ = false;
 };
 

@@ -22,7 +22,8 @@ int64_t PageBytes() {
 int64_t RoundUp(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
 // Whether the page cache holds the bytes [begin, end) of a file, as far as some samples say.
-bool IsCached(const OpenFile& file, int64_t begin, int64_t end) {
+bool IsCached([[maybe_unused]] const OpenFile& file, [[maybe_unused]] int64_t begin, [[maybe_unused]] int64_t end) {
+#ifdef RWF_NOWAIT
   constexpr int64_t kSamples = 32;
   for (int64_t sample = 0; sample < kSamples; ++sample) {
     char byte;
@@ -31,6 +32,18 @@ bool IsCached(const OpenFile& file, int64_t begin, int64_t end) {
       return false;
   }
   return true;
+#else
+  return false;
+#endif
+}
+
+// Enters pages into the page tables; false: the system cannot.
+bool Enter([[maybe_unused]] char* begin, [[maybe_unused]] int64_t bytes) {
+#ifdef MADV_POPULATE_READ
+  return madvise(begin, bytes, MADV_POPULATE_READ) == 0;
+#else
+  return false;
+#endif
 }
 
 [[noreturn]] void ThrowOutOfMemory(const char* what, int64_t bytes) {
@@ -80,6 +93,7 @@ void RowMemory::Map(const OpenFile& file, int64_t begin) {
   mapped_from_ = begin;
   // Rows are read at random: what lies around one is not worth reading with it.
   madvise(rows_, bytes_, MADV_RANDOM);
+  asked_ = std::make_unique<AskedPages>(rows_, bytes_);
 }
 
 void RowMemory::Copy(const OpenFile& file, int64_t begin) {
@@ -92,15 +106,17 @@ void RowMemory::Copy(const OpenFile& file, int64_t begin) {
 }
 
 void RowMemory::EnterPages(const OpenFile& file) const {
-#if defined(MADV_POPULATE_READ) && defined(RWF_NOWAIT)
   constexpr int64_t kPartBytes = 4 << 20;
+  constexpr int64_t kSmallBytes = 64 << 20;  // a few batches touch most of its pages: one long read costs less
   if (mapped_from_ < 0) return;
   for (int64_t part = 0; part < bytes_; part += kPartBytes) {
     const int64_t end = std::min(part + kPartBytes, bytes_);
-    if (!IsCached(file, mapped_from_ + part, mapped_from_ + end)) continue;
-    if (madvise(rows_ + part, end - part, MADV_POPULATE_READ) != 0) return;
+    if (IsCached(file, mapped_from_ + part, mapped_from_ + end) && Enter(rows_ + part, end - part)) {
+      asked_->MarkRead(part, end);
+    } else if (bytes_ <= kSmallBytes) {
+      asked_->ReadAhead(part, end);
+    }
   }
-#endif
 }
 
 }  // namespace rankhouse::engine

@@ -8,7 +8,9 @@
 
 #include <cstdint>
 #include <limits>
+#include <memory>
 
+#include "engine/asked_pages.h"
 #include "engine/files.h"
 #include "rankhouse/kernels.h"
 
@@ -29,12 +31,16 @@ class RowMemory {
   RowMemory(const RowMemory&) = delete;
   RowMemory& operator=(const RowMemory&) = delete;
 
-  // Enters what the page cache holds of a mapped file into the page tables, so that the first lookups do not. Reads
-  // nothing from the disk, and does nothing where the system cannot (before Linux 5.14).
+  // Enters what the page cache holds of a mapped file into the page tables, so that the first lookups do not, where the
+  // system can (since Linux 5.14). Waits for nothing from the disk, but has it begin to read what is missing of a small
+  // file.
   void EnterPages(const OpenFile& file) const;
 
   const char* rows() const { return rows_; }
   int64_t bytes() const { return bytes_; }
+
+  // What lookups have yet to ask for of a mapped file; NULL: nothing, it is a copy.
+  AskedPages* asked() const { return asked_.get(); }
 
   // The number of row 0 in the table that MemoryTable describes.
   int64_t first_row() const { return reinterpret_cast<intptr_t>(rows_) / stride_ - 1; }
@@ -48,6 +54,7 @@ class RowMemory {
   const int64_t stride_;
   char* rows_;
   int64_t mapped_from_ = -1;  // where in the file; -1: it is a copy
+  std::unique_ptr<AskedPages> asked_;
 };
 
 // The table of all rows of a type and width in this process' memory.

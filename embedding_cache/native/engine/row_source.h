@@ -38,6 +38,9 @@ struct SourceReport {
   int64_t num_cached = 0;   // ids of places that a cache had
   int64_t num_remote = 0;   // ids of places that a tier gave
   int64_t num_default = 0;  // ids for whose row the default one stood in, as a tier had failed
+
+  // Pages of these rows that are not in memory, as far as is known, and that the caller asks for (asked_pages.h).
+  std::vector<const char*> pages;
 };
 
 // Immutable but for its caches; any thread may call it.

@@ -69,11 +69,12 @@ std::string DefaultRow(const Table& table, const Options& options,
 }  // namespace
 
 MappedRows::MappedRows(const TableRecord& table, std::vector<std::shared_ptr<RowFile>> files)
-    : memory_(MemoryTable(table.type, table.dim)), files_(std::move(files)) {
+    : memory_(MemoryTable(table.type, table.dim)), files_(std::move(files)), row_bytes_(table.row_bytes()) {
   for (const std::shared_ptr<RowFile>& file : files_) first_rows_.push_back(file->memory().first_row());
 }
 
-rh_table MappedRows::Locate(const std::vector<Places>& places, Arena*, SourceReport*) const {
+rh_table MappedRows::Locate(const std::vector<Places>& places, Arena*, SourceReport* report) const {
+  TakePages(places, &report->pages);
   for (const Places& some : places) {
     for (int64_t i = 0; i < some.size; ++i) {
       const int64_t place = some.data[i];
@@ -81,6 +82,22 @@ rh_table MappedRows::Locate(const std::vector<Places>& places, Arena*, SourceRep
     }
   }
   return memory_;
+}
+
+void MappedRows::TakePages(const std::vector<Places>& places, std::vector<const char*>* pages) const {
+  const auto asked = [&](int64_t file) { return files_[file]->memory().asked(); };
+  for (size_t file = 0; file < files_.size(); ++file) {
+    if (asked(file) == nullptr || !asked(file)->asks()) continue;
+    for (const Places& some : places) {
+      const size_t before = pages->size();
+      for (int64_t i = 0; i < some.size; ++i) {
+        const int64_t place = some.data[i];
+        if (FileOf(place) == static_cast<int64_t>(file))
+          asked(file)->TakeRow(RowOf(place) * row_bytes_, row_bytes_, pages);
+      }
+      asked(file)->Note(some.size, static_cast<int64_t>(pages->size() - before));
+    }
+  }
 }
 
 std::shared_ptr<const RowIndex> RowIndices::Open(const TableRecord& table,
@@ -132,6 +149,7 @@ Table OpenTable(const std::string& store, const TableRecord& record, const Optio
   if (table.is_direct) {
     table.direct.rows = own[0]->memory().rows();
     table.direct.num_rows = record.num_rows;
+    table.direct_pages = own[0]->memory().asked();
     table.direct.out_of_range = table.out_of_range;
     table.direct.oov_row = table.out_of_range == RH_OOV_ROW ? kUnknownRow : 0;
   }

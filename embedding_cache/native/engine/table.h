@@ -30,6 +30,10 @@ class MappedRows final : public RowSource {
  private:
   const rh_table memory_;
   const std::vector<std::shared_ptr<RowFile>> files_;
+  // Appends the pages that a batch has to ask for first.
+  void TakePages(const std::vector<Places>& places, std::vector<const char*>* pages) const;
+
+  const int64_t row_bytes_;
   std::vector<int64_t> first_rows_;  // of each file, in memory_
 };
 
@@ -45,6 +49,7 @@ struct Table {
   // with one base file without deltas.
   bool is_direct;
   rh_table direct;
+  AskedPages* direct_pages;  // of the source's only file; NULL: they are all in memory
 
   std::shared_ptr<cache::HotTable> hot;  // takes note of ids that are looked up; NULL: nobody wants to know
 };
