@@ -9,9 +9,6 @@
 namespace rankhouse::cache {
 namespace {
 
-// Samples that are looked at together, so that their memory is on its way at once.
-constexpr int64_t kBatch = 64;
-
 // The next of a sequence of random numbers (SplitMix64).
 uint64_t NextRandom(uint64_t* state) {
   *state += 0x9e3779b97f4a7c15u;
@@ -53,15 +50,24 @@ void HotTable::NoteSample(const Id* ids, int64_t n) {
   if (first >= n) return;
   const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock()) return;
-  for (int64_t begin = first; begin < n; begin += kBatch * step) {
-    const int64_t end = std::min(n, begin + kBatch * step);
-    for (int64_t i = begin; i < end; i += step) {
-      const Set* set = &sets_[SetOf(static_cast<uint64_t>(int64_t{ids[i]}), static_cast<int64_t>(sets_.size()))];
-      __builtin_prefetch(set->ids, 1);
-      __builtin_prefetch(set->counts, 1);
-    }
-    for (int64_t i = begin; i < end; i += step) Count(ids[i]);
+  for (int64_t i = first; i < n; i += step) {
+    pending_[num_pending_++] = ids[i];
+    if (num_pending_ == kMostPending) CountPending();
   }
+}
+
+void HotTable::CountPending() {
+  for (int i = 0; i < num_pending_; ++i) {
+    const Set* set = SetFor(pending_[i]);
+    __builtin_prefetch(set->ids, 1);
+    __builtin_prefetch(set->counts, 1);
+  }
+  for (int i = 0; i < num_pending_; ++i) Count(pending_[i]);
+  num_pending_ = 0;
+}
+
+HotTable::Set* HotTable::SetFor(int64_t id) {
+  return &sets_[SetOf(static_cast<uint64_t>(id), static_cast<int64_t>(sets_.size()))];
 }
 
 void HotTable::MakeUpHalvings(Set* set) const {
@@ -72,7 +78,7 @@ void HotTable::MakeUpHalvings(Set* set) const {
 }
 
 void HotTable::Count(int64_t id) {
-  Set* set = &sets_[SetOf(static_cast<uint64_t>(id), static_cast<int64_t>(sets_.size()))];
+  Set* set = SetFor(id);
   MakeUpHalvings(set);
   if (++num_samples_ == options_.samples_per_halving) num_samples_ = 0, ++halvings_;
   int rarest = 0;
@@ -89,12 +95,13 @@ void HotTable::Count(int64_t id) {
   set->counts[rarest] = count + 1;
 }
 
-std::vector<HotRow> HotTable::Top(int64_t k) const {
+std::vector<HotRow> HotTable::Top(int64_t k) {
   Require(k >= 0, "k is ", k, ": expected >= 0");
   std::vector<HotRow> rows;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    for (Set set : sets_) {
+    CountPending();
+    for (Set& set : sets_) {
       MakeUpHalvings(&set);
       for (int way = 0; way < kWays; ++way) {
         if (set.counts[way] > 0) rows.push_back({set.ids[way], set.counts[way]});
@@ -110,7 +117,7 @@ std::vector<HotRow> HotTable::Top(int64_t k) const {
 void HotTable::Add(const std::vector<HotRow>& rows) {
   const std::lock_guard<std::mutex> lock(mutex_);
   for (const HotRow& row : rows) {
-    Set* set = &sets_[SetOf(static_cast<uint64_t>(row.id), static_cast<int64_t>(sets_.size()))];
+    Set* set = SetFor(row.id);
     MakeUpHalvings(set);
     int place = -1;  // its own slot, else a free one
     for (int way = 0; way < kWays; ++way) {

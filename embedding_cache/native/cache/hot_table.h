@@ -17,8 +17,8 @@ namespace rankhouse::cache {
 
 struct HotRowOptions {
   int64_t max_ids = 1 << 16;                       // counted per table, 13 bytes each; for the top k, 4 k or more
-  int64_t sample_every = 32;                       // 1: every id counts
-  int64_t samples_per_halving = int64_t{1} << 22;  // of a table
+  int64_t sample_every = 256;                      // 1: every id counts
+  int64_t samples_per_halving = int64_t{1} << 19;  // of a table
 };
 
 struct HotRow {
@@ -38,13 +38,15 @@ class HotTable {
   void Note(const int32_t* ids, int64_t n);
 
   // The hottest k ids or as many as there are, hottest first; ties: the smaller id.
-  std::vector<HotRow> Top(int64_t k) const;
+  std::vector<HotRow> Top(int64_t k);
 
   // Takes over what another table's Top gave, hottest first; what does not fit is left out. Counts add up.
   void Add(const std::vector<HotRow>& rows);
 
  private:
   static constexpr int kWays = 8;
+  // Samples wait until so many can be counted together, each of whose sets is then on its way from memory at once.
+  static constexpr int kMostPending = 64;
 
   // Slots of count 0 are free: no id is reserved.
   struct Set {
@@ -55,11 +57,15 @@ class HotTable {
 
   template <typename Id>
   void NoteSample(const Id* ids, int64_t n);
+  void CountPending();
   void Count(int64_t id);
+  Set* SetFor(int64_t id);
   void MakeUpHalvings(Set* set) const;
 
   const HotRowOptions options_;
-  mutable std::mutex mutex_;  // guards all below
+  std::mutex mutex_;  // guards all below
+  int64_t pending_[kMostPending];
+  int num_pending_ = 0;
   std::vector<Set> sets_;
   int64_t num_samples_ = 0;  // since the last halving
   uint32_t halvings_ = 0;

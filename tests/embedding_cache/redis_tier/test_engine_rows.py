@@ -205,7 +205,7 @@ def test_hot_rows_are_in_the_cache_before_a_version_is_open(
     batch = random_batch(chain.open(), 50)
     engine = new(hot_rows=str(tmp_path / "hot"))
     with engine.open(bare) as version:
-        for _ in range(300):  # one id in 32 is counted
+        for _ in range(1500):  # one id in 256 is counted
             version.lookup(*batch)
     del engine
     engine = new(hot_rows=str(tmp_path / "hot"))

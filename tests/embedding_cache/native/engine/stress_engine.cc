@@ -1,9 +1,12 @@
 // Threads look up in versions that others open and close, in one engine. Arguments: the folder of the committed stores,
-// and how many versions to open.
+// and how many versions to open. What is hot is kept meanwhile, in a folder that is gone at the end.
+#include <stdlib.h>
+
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -69,7 +72,10 @@ int main(int argc, char** argv) {
   if (argc != 3) return 2;
   Shared shared;
   shared.store = std::string(argv[1]) + "/golden_chain";
-  Expect(rh_engine_create("{\"num_threads\": 1}", &shared.engine) == RH_OK, "create");
+  char hot_rows[] = "/tmp/hot_rows.XXXXXX";
+  Expect(mkdtemp(hot_rows) != nullptr, "mkdtemp");
+  const std::string options = std::string("{\"num_threads\": 1, \"hot_rows\": \"") + hot_rows + "\"}";
+  Expect(rh_engine_create(options.c_str(), &shared.engine) == RH_OK, "create");
   for (int number = 0; number < 3; ++number) {
     const Version version = Open(shared.engine, shared.store, number, 1);
     float* rows = shared.expected[number][0];
@@ -89,5 +95,7 @@ int main(int argc, char** argv) {
   for (std::thread& thread : threads) thread.join();
   shared.version.reset();
   rh_engine_destroy(shared.engine);
+  Expect(!std::filesystem::is_empty(hot_rows), "hot rows were kept");
+  std::filesystem::remove_all(hot_rows);
   return 0;
 }
