@@ -1,1 +1,1 @@
-"""What Triton's Python processes run: the three steps from raw values to scores, each over one version."""
+"""What Triton's Python processes run where no C++ backend can: the dense step, over one version."""
