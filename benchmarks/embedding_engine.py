@@ -20,8 +20,8 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
@@ -29,7 +29,6 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from benchmarks.support.embedding.cells import Cell, make_ids
 from benchmarks.support.engine.dataset import Dataset, make_dataset, table_dataset
@@ -38,6 +37,7 @@ from benchmarks.support.engine.report import COLD, HOT, NEW, Place, Timing, aims
 from benchmarks.support.machine import CHECKOUT, describe_machine
 from benchmarks.support.peers import STORES, peers_python, peers_versions
 from benchmarks.support.process import CommandError, Process, ProcessError
+from benchmarks.support.progress import progress
 from benchmarks.support.sheet import report
 
 WORKER = "benchmarks.support.engine.worker"
@@ -80,7 +80,7 @@ def main() -> None:
     notes: list[str] = []
     stopped: BaseException | None = None
     try:
-        with _progress(console) as say:
+        with progress(console) as say:
             for dataset in (table_dataset(rows, dim, DELTAS) for rows in options.rows for dim in options.dims):
                 measure(dataset, options, timings, notes, say)
     except (KeyboardInterrupt, ProcessError, subprocess.CalledProcessError) as exc:
@@ -206,14 +206,6 @@ def _lacks(dataset: Dataset) -> str:
     disk = int(tables.num_bytes * DISK_COPIES) + rows_of(dataset) * ROW_OVERHEAD_BYTES
     used = sum(path.stat().st_size for path in dataset.folder.rglob("*") if path.is_file())
     return f"{disk / 1e9:.0f} GB of disk" if disk - used > shutil.disk_usage(CHECKOUT).free else ""
-
-
-@contextmanager
-def _progress(console: Console) -> Iterator[Callable[[str], None]]:
-    columns = (SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("starting")
-        yield lambda text: progress.update(task, description=text)
 
 
 if __name__ == "__main__":

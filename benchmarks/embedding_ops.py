@@ -13,11 +13,9 @@ median over calls.
 
 import argparse
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from benchmarks.support.embedding.cells import Cell, every_cell, quick_cells
 from benchmarks.support.embedding.report import aims_sheet, notes, sheets
@@ -25,6 +23,7 @@ from benchmarks.support.embedding.turns import Kind, Turns
 from benchmarks.support.machine import describe_machine
 from benchmarks.support.peers import peers_python, peers_versions
 from benchmarks.support.process import Figure, ProcessError
+from benchmarks.support.progress import progress
 from benchmarks.support.sheet import report
 from rankhouse.training.launch import ALLOCATOR
 
@@ -67,10 +66,10 @@ def main() -> None:
     as_they_come: list[Figure[Cell]] = []
     stopped: BaseException | None = None
     try:
-        with _progress(console) as progress:
-            measure(options, KINDS, cells, figures, progress)
+        with progress(console) as say:
+            measure(options, KINDS, cells, figures, say)
             if options.processes != ["native"]:
-                measure(options, KINDS_AS_THEY_COME, _chosen(options, _allocating_cells()), as_they_come, progress)
+                measure(options, KINDS_AS_THEY_COME, _chosen(options, _allocating_cells()), as_they_come, say)
     except (KeyboardInterrupt, ProcessError) as exc:
         stopped = exc
         console.print(f"stopped ({exc or 'interrupted'}): these are the figures so far")
@@ -88,7 +87,7 @@ def measure(
     kinds: tuple[Kind, ...],
     cells: list[Cell],
     figures: list[Figure[Cell]],
-    progress: Callable[[str], None],
+    say: Callable[[str], None],
 ) -> None:
     """Measures cells at all numbers of threads into `figures`."""
     if not cells:
@@ -97,7 +96,7 @@ def measure(
     for threads in options.threads:
         rounds = options.rounds or (2 if options.quick else 3)
         with Turns(
-            kinds, num_threads=threads, rounds=rounds, seconds=options.seconds, figures=figures, progress=progress
+            kinds, num_threads=threads, rounds=rounds, seconds=options.seconds, figures=figures, progress=say
         ) as turns:
             turns.measure(cells)
 
@@ -110,14 +109,6 @@ def _chosen(options: argparse.Namespace, cells: Iterator[Cell]) -> list[Cell]:
 def _allocating_cells() -> Iterator[Cell]:
     """Yields those quick cells whose outputs frameworks allocate anew in each call."""
     return (cell for cell in quick_cells() if cell.tables.dim == 128)
-
-
-@contextmanager
-def _progress(console: Console) -> Iterator[Callable[[str], None]]:
-    columns = (SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("starting")
-        yield lambda text: progress.update(task, description=text)
 
 
 if __name__ == "__main__":
