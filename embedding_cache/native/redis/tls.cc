@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <openssl/err.h>
+#include <openssl/sslerr.h>
 #include <openssl/x509v3.h>
 
 #include <new>
@@ -17,6 +18,23 @@ std::string LastFault() {
   ERR_clear_error();
   const char* reason = ERR_reason_error_string(code);
   return reason == nullptr ? "no reason given" : reason;
+}
+
+// Whether an error is the peer's alert that it does not take our certificate, or wants one.
+bool IsRefusal(unsigned long code) {
+  switch (ERR_GET_REASON(code)) {
+    case SSL_R_TLSV13_ALERT_CERTIFICATE_REQUIRED:
+    case SSL_R_TLSV1_ALERT_UNKNOWN_CA:
+    case SSL_R_TLSV1_ALERT_ACCESS_DENIED:
+    case SSL_R_SSLV3_ALERT_BAD_CERTIFICATE:
+    case SSL_R_SSLV3_ALERT_UNSUPPORTED_CERTIFICATE:
+    case SSL_R_SSLV3_ALERT_CERTIFICATE_REVOKED:
+    case SSL_R_SSLV3_ALERT_CERTIFICATE_EXPIRED:
+    case SSL_R_SSLV3_ALERT_CERTIFICATE_UNKNOWN:
+      return true;
+    default:
+      return false;
+  }
 }
 
 bool IsAddress(const std::string& host) {
@@ -77,6 +95,10 @@ void TlsStream::Fail(const char* what) {
     ERR_clear_error();
     throw NodeError(StrCat("its certificate is refused (", X509_verify_cert_error_string(verdict),
                            "): see ca_file and server_name"),
+                    /*is_lasting=*/true);
+  }
+  if (IsRefusal(ERR_peek_error())) {
+    throw NodeError(StrCat("refuses our certificate (", LastFault(), "): see certificate_file and key_file"),
                     /*is_lasting=*/true);
   }
   throw NodeError(StrCat(what, " (", LastFault(), ")"));

@@ -130,7 +130,7 @@ class Server:
 
 @dataclass(frozen=True)
 class Certificates:
-    """Files of PEM: who signs, the servers' and a client's, and somebody else who signs."""
+    """Files of PEM: who signs, the servers', somebody else who signs, and a client's of each."""
 
     folder: Path
 
@@ -141,6 +141,11 @@ class Certificates:
     @property
     def other_ca_file(self) -> str:
         return str(self.folder / "other.pem")
+
+    def client(self, signer: str) -> dict[str, str]:
+        """The options of a client with a certificate that `signer`, "ca" or "other", signed."""
+        files = {"certificate_file": f"client-of-{signer}.pem", "key_file": f"client-of-{signer}.key"}
+        return {option: str(self.folder / file) for option, file in files.items()}
 
     @classmethod
     def make(cls, folder: Path) -> "Certificates":
@@ -156,6 +161,11 @@ class Certificates:
             *("x509", "-req", "-in", "server.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial"),
             *("-out", "server.pem", "-extfile", "names"),
         )
+        for signer in ("ca", "other"):
+            name = f"client-of-{signer}"
+            openssl("req", *new_key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", "/CN=client")
+            signed_by = ("-CA", f"{signer}.pem", "-CAkey", f"{signer}.key", "-CAcreateserial")
+            openssl("x509", "-req", "-in", f"{name}.csr", *signed_by, "-out", f"{name}.pem")
         return cls(folder)
 
 
@@ -215,15 +225,17 @@ def free_ports(count: int) -> list[int]:
         return [each.getsockname()[1] for each in sockets]
 
 
-def new_server(folder: Path, certificates: Certificates, *, is_cluster: bool) -> Server:
+def new_server(
+    folder: Path, certificates: Certificates, *, is_cluster: bool, asks_for_certificates: bool = False
+) -> Server:
     folder.mkdir()
     port, tls_port, bus_port = free_ports(3)
-    files = certificates.folder
+    files, clients = certificates.folder, "yes" if asks_for_certificates else "optional"
     (folder / "users").write_text(USERS)
     arguments = [
         *("--port", str(port), "--tls-port", str(tls_port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"),
         *("--tls-cert-file", str(files / "server.pem"), "--tls-key-file", str(files / "server.key")),
-        *("--tls-ca-cert-file", str(files / "ca.pem"), "--tls-auth-clients", "optional"),
+        *("--tls-ca-cert-file", str(files / "ca.pem"), "--tls-auth-clients", clients),
         *("--aclfile", str(folder / "users"), "--masterauth", ADMIN, "--repl-diskless-sync-delay", "0"),
         *("--repl-ping-replica-period", "1"),  # A replica counts when it got something.
     ]

@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,15 @@ from rankhouse.embedding_cache.format.version import Version, VersionStore
 from rankhouse.embedding_cache.redis_client import RedisClient
 from rankhouse.embedding_cache.redis_push import push_version
 from tests.embedding_cache.redis_tier.conftest import NUM_ROWS, File
-from tests.embedding_cache.redis_tier.servers import READER, WRITER, Cluster, free_ports, new_server
+from tests.embedding_cache.redis_tier.servers import (
+    READER,
+    WRITER,
+    Certificates,
+    Cluster,
+    Server,
+    free_ports,
+    new_server,
+)
 
 Connect = Callable[..., RedisClient]
 
@@ -90,8 +98,9 @@ def test_a_plain_server_will_do(cluster: Cluster, version: Version, file: File, 
     try:
         with RedisClient(f"redis://writer@127.0.0.1:{server.port}", password_env="WRITER_PASSWORD") as writer:
             push_version(version, writer)
-        # The first entry point is not there.
-        url = f"redis://reader@127.0.0.1:{free_ports(1)[0]},127.0.0.1:{server.port}"
+        # The first entry point is not there; the other one has a name, which may also be that of an address where
+        # nobody listens.
+        url = f"redis://reader@127.0.0.1:{free_ports(1)[0]},localhost:{server.port}"
         with RedisClient(url, password_env="READER_PASSWORD", deadline_ms=10_000) as client:
             stored, rows = client.open_file(file.record.sha256), some_rows(100)
             assert np.array_equal(stored.read(rows, row_bytes=file.row_bytes), file.rows[rows])
@@ -162,6 +171,49 @@ def test_a_server_with_another_certificate_is_refused(connect: Connect, cluster:
         connect(tls=True, **options).open_file("a" * 64)
 
 
+@pytest.fixture
+def strict(cluster: Cluster, tmp_path: Path) -> Iterator[Server]:
+    """A plain server that wants clients to have certificates."""
+    server = new_server(tmp_path / "strict", cluster.certificates, is_cluster=False, asks_for_certificates=True)
+    server.start()
+    yield server
+    server.kill()
+
+
+def strict_client(strict: Server, certificates: Certificates, user: str, **options: Any) -> RedisClient:
+    url, password = f"rediss://{user}@127.0.0.1:{strict.tls_port}", f"{user.upper()}_PASSWORD"
+    return RedisClient(url, password_env=password, ca_file=certificates.ca_file, deadline_ms=10_000, **options)
+
+
+def test_a_client_shows_its_certificate(cluster: Cluster, strict: Server, version: Version, file: File) -> None:
+    own = cluster.certificates.client("ca")
+    with strict_client(strict, cluster.certificates, "writer", **own) as writer:
+        push_version(version, writer)
+    with strict_client(strict, cluster.certificates, "reader", **own) as reader:
+        stored, rows = reader.open_file(file.record.sha256), some_rows(100)
+        assert np.array_equal(stored.read(rows, row_bytes=file.row_bytes), file.rows[rows])
+        stored.close()
+
+
+@pytest.mark.parametrize("signer", [None, "other"], ids=["none", "of somebody else's"])
+def test_a_client_without_the_right_certificate_learns_that(
+    cluster: Cluster, strict: Server, signer: str | None
+) -> None:
+    own = cluster.certificates.client(signer) if signer else {}
+    message = rf"127.0.0.1:{strict.tls_port} refuses our certificate \(.*\): see certificate_file and key_file"
+    with (
+        strict_client(strict, cluster.certificates, "reader", **own) as reader,
+        pytest.raises(TierError, match=message),
+    ):
+        reader.open_file("a" * 64)
+
+
+def test_a_key_of_another_certificate_is_refused(cluster: Cluster) -> None:
+    own = cluster.certificates.client("ca") | {"key_file": cluster.certificates.client("other")["key_file"]}
+    with pytest.raises(OptionError, match=r"key_file .*client-of-other.key cannot be used .*expected the key of"):
+        RedisClient(cluster.url(tls=True), password_env="READER_PASSWORD", **own)
+
+
 def test_a_name_for_all_certificates_will_do(connect: Connect, pushed: File) -> None:
     connect(tls=True, server_name="redis.test").open_file(pushed.record.sha256).close()
 
@@ -172,6 +224,14 @@ def test_who_does_not_speak_tls_is_named(cluster: Cluster) -> None:
     with (
         RedisClient(url, password_env="READER_PASSWORD", ca_file=ca_file, deadline_ms=500) as client,
         pytest.raises(TierError, match=f"no node says where rows lie: 127.0.0.1:{port}"),
+    ):
+        client.open_file("a" * 64)
+
+
+def test_a_name_of_nobody_is_said() -> None:
+    with (
+        RedisClient("redis://no-such-host.invalid:6379", deadline_ms=20_000) as client,
+        pytest.raises(TierError, match=r"no-such-host.invalid:6379 (its name cannot be|has a name that was not) resol"),
     ):
         client.open_file("a" * 64)
 
