@@ -3,6 +3,7 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <set>
 
 #include "redis/errors.h"
 
@@ -11,18 +12,18 @@ namespace {
 
 // A map in doubt is read again, but not more often than this: while slots move, each MOVED tells of one.
 constexpr std::chrono::milliseconds kRefreshEvery{500};
+// Of one node's bytes so many parts are taken before others have a turn and the deadline is looked at.
+constexpr int kMostParts = 64;
 
 bool StartsWith(const std::string& text, std::string_view prefix) {
   return text.compare(0, prefix.size(), prefix) == 0;
 }
 
-Address AddressOf(const Reply& node, Node* speaker) {
-  if (node.elements.size() < 2) throw NodeError("gave CLUSTER SLOTS that has a node without address");
-  Address address;
+Address AddressOf(const Reply& node, const Node& speaker) {
+  const int64_t port = node.elements.size() < 2 ? 0 : node.elements[1].integer;
+  if (port < 1 || port > 65535) throw NodeError("gave CLUSTER SLOTS that has a node without address");
   const std::string& host = node.elements[0].text;
-  address.host = host.empty() || host == "?" ? speaker->address().host : host;
-  address.port = static_cast<int>(node.elements[1].integer);
-  return address;
+  return {host.empty() || host == "?" ? speaker.address().host : host, static_cast<int>(port)};
 }
 
 int MillisecondsUntil(Clock::time_point time) {
@@ -35,11 +36,11 @@ int MillisecondsUntil(Clock::time_point time) {
 // CLUSTER SLOTS asked of one node.
 class Cluster::Question {
  public:
-  explicit Question(Node* node) : node_(node) {
+  explicit Question(NodePtr node) : node_(std::move(node)) {
     std::string command;
     AppendCommand(&command, {"CLUSTER", "SLOTS"});
     Try([&] {
-      connection_ = node->Take(/*is_replica=*/false);
+      connection_ = node_->Take(/*is_replica=*/false);
       connection_->Send(command, 1);
     });
   }
@@ -48,17 +49,28 @@ class Cluster::Question {
   bool Step() {
     Try([&] {
       connection_->Transmit();
-      while (reply_ == nullptr && connection_->Receive()) reply_ = connection_->Next();
+      int part = 0;
+      while (reply_ == nullptr && part < kMostParts && connection_->Receive()) {
+        reply_ = connection_->Next();
+        ++part;
+      }
+      has_more_ = part == kMostParts;
       connection_->Transmit();
     });
     return reply_ != nullptr;
   }
 
-  Node* node() const { return node_; }
+  const NodePtr& node() const { return node_; }
   bool is_over() const { return connection_ == nullptr; }
+  bool has_more() const { return has_more_; }  // which poll may not know
   bool is_lasting() const { return is_lasting_; }
   const Reply& reply() const { return *reply_; }
-  const std::string& fault() const { return fault_; }
+  // Why there is no reply.
+  std::string fault() const {
+    if (is_over()) return fault_;
+    return node_->address().Text() +
+           (connection_->is_resolving() ? " has a name that was not resolved in time" : " was silent");
+  }
   pollfd Poll() const { return {connection_->fd(), connection_->events(), 0}; }
 
   // The node is of no use.
@@ -84,29 +96,30 @@ class Cluster::Question {
     }
   }
 
-  Node* node_;
+  NodePtr node_;
   std::unique_ptr<Connection> connection_;
   const Reply* reply_ = nullptr;
   std::string fault_ = "";
   bool is_lasting_ = false;
+  bool has_more_ = false;
 };
 
 Cluster::Cluster(Options options)
     : options_(std::move(options)), tls_(options_.tls ? std::make_unique<TlsContext>(options_) : nullptr) {}
 
-Node* Cluster::NodeAt(const Address& address) {
+NodePtr Cluster::NodeAt(const Address& address) {
   std::lock_guard<std::mutex> lock(mutex_);
-  std::unique_ptr<Node>& node = nodes_[address.Text()];
-  if (node == nullptr) node = std::make_unique<Node>(address, options_, tls_.get());
-  return node.get();
+  NodePtr& node = nodes_[address.Text()];
+  if (node == nullptr) node = std::make_shared<Node>(address, options_, tls_.get());
+  return node;
 }
 
-std::vector<Node*> Cluster::Candidates() {
-  std::vector<Node*> found;
+std::vector<NodePtr> Cluster::Candidates() {
+  std::vector<NodePtr> found;
   for (const Address& address : options_.entries) found.push_back(NodeAt(address));
   std::lock_guard<std::mutex> lock(mutex_);
   for (const auto& [name, node] : nodes_) {
-    if (std::find(found.begin(), found.end(), node.get()) == found.end()) found.push_back(node.get());
+    if (std::find(found.begin(), found.end(), node) == found.end()) found.push_back(node);
   }
   return found;
 }
@@ -139,10 +152,11 @@ void Cluster::Doubt() {
 std::shared_ptr<const SlotMap> Cluster::Refresh(Clock::time_point deadline) {
   ++counters_.refreshes;
   std::vector<Question> questions;
-  for (Node* node : Candidates()) questions.emplace_back(node);
+  for (NodePtr& node : Candidates()) questions.emplace_back(std::move(node));
   std::vector<pollfd> polled;
   while (true) {
     polled.clear();
+    bool has_more = false;
     for (Question& question : questions) {
       if (question.is_over()) continue;
       if (question.Step()) {
@@ -155,19 +169,17 @@ std::shared_ptr<const SlotMap> Cluster::Refresh(Clock::time_point deadline) {
         }
       }
       if (!question.is_over()) polled.push_back(question.Poll());
+      has_more |= question.has_more();
     }
     if (polled.empty() || Clock::now() >= deadline) break;
-    poll(polled.data(), polled.size(), MillisecondsUntil(deadline));
+    poll(polled.data(), polled.size(), has_more ? 0 : MillisecondsUntil(deadline));
   }
   std::string reasons;
-  for (const Question& question : questions) {
-    reasons += StrCat(reasons.empty() ? "" : "; ",
-                      question.is_over() ? question.fault() : question.node()->address().Text() + " was silent");
-  }
+  for (const Question& question : questions) reasons += StrCat(reasons.empty() ? "" : "; ", question.fault());
   throw TierError("redis: no node says where rows lie: " + reasons);
 }
 
-std::shared_ptr<const SlotMap> Cluster::Adopt(const Reply& reply, Node* speaker) {
+std::shared_ptr<const SlotMap> Cluster::Adopt(const Reply& reply, const NodePtr& speaker) {
   auto map = std::make_shared<SlotMap>();
   map->shard_of.fill(SlotMap::kNobody);
   if (reply.IsError()) {
@@ -180,9 +192,9 @@ std::shared_ptr<const SlotMap> Cluster::Adopt(const Reply& reply, Node* speaker)
   } else {
     for (const Reply& range : reply.elements) {
       if (range.elements.size() < 3) throw NodeError("gave CLUSTER SLOTS that has a range without nodes");
-      Shard shard{NodeAt(AddressOf(range.elements[2], speaker)), {}};
+      Shard shard{NodeAt(AddressOf(range.elements[2], *speaker)), {}};
       for (size_t i = 3; i < range.elements.size(); ++i) {
-        shard.replicas.push_back(NodeAt(AddressOf(range.elements[i], speaker)));
+        shard.replicas.push_back(NodeAt(AddressOf(range.elements[i], *speaker)));
       }
       const int64_t first = range.elements[0].integer, last = range.elements[1].integer;
       if (first < 0 || last >= kNumSlots || first > last) throw NodeError("gave CLUSTER SLOTS that has no such slots");
@@ -195,11 +207,30 @@ std::shared_ptr<const SlotMap> Cluster::Adopt(const Reply& reply, Node* speaker)
   map_ = map;
   is_doubted_ = false;
   read_at_ = Clock::now();
+  ForgetOthers();
   return map;
 }
 
-Node* Cluster::Moved(uint16_t slot, const Address& address) {
-  Node* master = NodeAt(address);
+// Forgets the nodes that neither the map nor the options name. `mutex_` is held.
+void Cluster::ForgetOthers() {
+  std::set<std::string> named;
+  for (const Address& address : options_.entries) named.insert(address.Text());
+  for (const Shard& shard : map_->shards) {
+    named.insert(shard.master->address().Text());
+    for (const NodePtr& replica : shard.replicas) named.insert(replica->address().Text());
+  }
+  for (auto each = nodes_.begin(); each != nodes_.end();) {
+    if (named.count(each->first) > 0) {
+      ++each;
+    } else {
+      num_opened_by_forgotten_ += each->second->num_times_opened();
+      each = nodes_.erase(each);
+    }
+  }
+}
+
+NodePtr Cluster::Moved(uint16_t slot, const Address& address) {
+  NodePtr master = NodeAt(address);
   ++counters_.moved;
   std::lock_guard<std::mutex> lock(mutex_);
   is_doubted_ = true;
@@ -217,9 +248,14 @@ Node* Cluster::Moved(uint16_t slot, const Address& address) {
 
 int64_t Cluster::num_breakers_opened() {
   std::lock_guard<std::mutex> lock(mutex_);
-  int64_t count = 0;
+  int64_t count = num_opened_by_forgotten_;
   for (const auto& [name, node] : nodes_) count += node->num_times_opened();
   return count;
+}
+
+int64_t Cluster::num_nodes() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return static_cast<int64_t>(nodes_.size());
 }
 
 }  // namespace rankhouse::redis

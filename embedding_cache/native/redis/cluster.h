@@ -20,8 +20,8 @@ namespace rankhouse::redis {
 
 // The nodes that hold a range of slots.
 struct Shard {
-  Node* master;
-  std::vector<Node*> replicas;
+  NodePtr master;
+  std::vector<NodePtr> replicas;
 };
 
 // Which shard has which slot. Immutable.
@@ -67,26 +67,31 @@ class Cluster {
   std::shared_ptr<const SlotMap> Refresh(Clock::time_point deadline);
 
   // Takes note of an answer MOVED. Returns the slot's master.
-  Node* Moved(uint16_t slot, const Address& address);
+  NodePtr Moved(uint16_t slot, const Address& address);
 
-  // Returns the node of an address, which it stays for the cluster's life.
-  Node* NodeAt(const Address& address);
+  // Returns the node of an address: the same one until a map is read in which it no longer is.
+  NodePtr NodeAt(const Address& address);
 
   // How often a breaker opened.
   int64_t num_breakers_opened();
 
+  // How many nodes are known: those of the map, the entries, and those that were named since the map was read.
+  int64_t num_nodes();
+
  private:
   class Question;
 
-  std::vector<Node*> Candidates();
-  std::shared_ptr<const SlotMap> Adopt(const Reply& reply, Node* speaker);
+  std::vector<NodePtr> Candidates();
+  std::shared_ptr<const SlotMap> Adopt(const Reply& reply, const NodePtr& speaker);
+  void ForgetOthers();
 
   const Options options_;
   const std::unique_ptr<TlsContext> tls_;
   Counters counters_;
 
-  std::mutex mutex_;  // guards all below
-  std::map<std::string, std::unique_ptr<Node>> nodes_;
+  std::mutex mutex_;                      // guards all below
+  std::map<std::string, NodePtr> nodes_;  // by address
+  int64_t num_opened_by_forgotten_ = 0;   // breakers of nodes that are gone
   std::shared_ptr<const SlotMap> map_;
   bool is_doubted_ = false;
   Clock::time_point read_at_{};

@@ -1,6 +1,5 @@
 #include "redis/connection.h"
 
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -9,6 +8,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "core/status.h"
 #include "redis/errors.h"
@@ -28,38 +28,35 @@ bool StartsWith(const std::string& text, std::string_view prefix) {
 }  // namespace
 
 Connection::Connection(const Address& address, bool is_replica, const Options& options, const TlsContext* tls)
-    : is_replica_(is_replica), process_(getpid()) {
-  Connect(address);
+    : is_replica_(is_replica), process_(getpid()), resolution_(Resolution::Of(address)) {
   try {
+    FinishConnecting();
     if (tls != nullptr) tls_.emplace(*tls, address.host);
     Greet(options);
   } catch (...) {
-    close(fd_);
+    if (fd_ >= 0) close(fd_);
     throw;
   }
 }
 
-Connection::~Connection() { close(fd_); }
+Connection::~Connection() {
+  if (fd_ >= 0) close(fd_);
+}
 
-void Connection::Connect(const Address& address) {
-  addrinfo hints{}, *found = nullptr;
-  hints.ai_socktype = SOCK_STREAM;
-  // Numeric addresses, which is what clusters announce, are not asked for anywhere.
-  const int fault = getaddrinfo(address.host.c_str(), std::to_string(address.port).c_str(), &hints, &found);
-  if (fault != 0) throw NodeError(StrCat("its name cannot be resolved (", gai_strerror(fault), ")"));
-  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, freeaddrinfo);
-  int last = 0;
-  for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
-    fd_ = socket(each->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+// Begins to connect to the next of the host's addresses that lets us. fault: why the one before did not.
+void Connection::TryAddresses(int fault) {
+  while (next_ != nullptr) {
+    const addrinfo* address = std::exchange(next_, next_->ai_next);
+    fd_ = socket(address->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd_ < 0) Fail("no socket can be opened", errno);
     const int on = 1;
     setsockopt(fd_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-    if (connect(fd_, each->ai_addr, each->ai_addrlen) == 0 || errno == EINPROGRESS) return;
-    last = errno;
+    if (connect(fd_, address->ai_addr, address->ai_addrlen) == 0 || errno == EINPROGRESS) return;
+    fault = errno;
     close(fd_);
     fd_ = -1;
   }
-  Fail("cannot be connected to", last);
+  Fail("cannot be connected to", fault);
 }
 
 void Connection::Greet(const Options& options) {
@@ -99,13 +96,24 @@ void Connection::Send(std::string_view commands, int64_t num_replies) {
 
 bool Connection::FinishConnecting() {
   if (!is_connecting_) return true;
+  if (is_resolving()) {
+    if (!resolution_->is_done()) return false;
+    next_ = resolution_->addresses();
+    TryAddresses(0);
+  }
   pollfd state{fd_, POLLOUT, 0};
   if (poll(&state, 1, 0) == 0) return false;
   int fault = 0;
   socklen_t size = sizeof(fault);
   if (getsockopt(fd_, SOL_SOCKET, SO_ERROR, &fault, &size) != 0) fault = errno;
-  if (fault != 0) Fail("cannot be connected to", fault);
+  if (fault != 0) {
+    close(fd_);
+    fd_ = -1;
+    TryAddresses(fault);
+    return false;
+  }
   is_connecting_ = false;
+  resolution_.reset();
   return true;
 }
 
@@ -175,6 +183,7 @@ const Reply* Connection::Next() {
 }
 
 short Connection::events() const {
+  if (is_resolving()) return POLLIN;
   if (is_connecting_) return POLLOUT;
   return static_cast<short>(POLLIN | (num_unsent() > 0 ? POLLOUT : 0));
 }
@@ -182,6 +191,8 @@ short Connection::events() const {
 bool Connection::IsReusable() {
   if (process_ != getpid()) return false;
   if (is_connecting_ || num_greetings_ > 0 || num_unsent() > 0 || (tls_ && !tls_->is_ready())) return false;
+  // A reply too many would be the answer to another command.
+  if (num_unread_ == 0 && !reader_.is_empty()) return false;
   char byte;
   const ssize_t count = recv(fd_, &byte, 1, MSG_PEEK);
   // Bytes that nobody waits for are the end of a TLS session, or a mistake.

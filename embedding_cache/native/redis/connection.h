@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "redis/options.h"
+#include "redis/resolver.h"
 #include "redis/resp.h"
 #include "redis/tls.h"
 
@@ -41,8 +42,11 @@ class Connection {
   // The replies still to come belong to nobody: Next passes them over.
   void Abandon() { num_passed_over_ = num_unread_; }
 
-  int fd() const { return fd_; }
-  short events() const;  // what to poll for
+  // What to poll, and for what. Another one after each step of connecting.
+  int fd() const { return is_resolving() ? resolution_->fd() : fd_; }
+  short events() const;
+  // Whether it waits to learn where the host is.
+  bool is_resolving() const { return fd_ < 0; }
   bool is_replica() const { return is_replica_; }
   size_t num_unsent() const { return outgoing_.size() - num_sent_; }
 
@@ -51,13 +55,15 @@ class Connection {
   bool IsReusable();
 
  private:
-  void Connect(const Address& address);
   bool FinishConnecting();
+  void TryAddresses(int fault);
   void Greet(const Options& options);
   void CheckGreeting(const Reply& reply);
 
   const bool is_replica_;
-  const pid_t process_;  // that made it
+  const pid_t process_;                           // that made it
+  std::shared_ptr<const Resolution> resolution_;  // while it is connecting
+  const addrinfo* next_ = nullptr;                // of its addresses, the next one to try
   int fd_ = -1;
   bool is_connecting_ = true;
   std::optional<TlsStream> tls_;

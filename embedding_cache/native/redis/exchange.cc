@@ -26,6 +26,20 @@ bool StartsWith(const std::string& text, std::string_view prefix) {
   return text.compare(0, prefix.size(), prefix) == 0;
 }
 
+// Where "MOVED 3999 10.0.0.7:6379", or ASK, sends a command.
+Address RedirectionOf(const std::string& text, const Node& speaker) {
+  try {
+    const size_t space = text.rfind(' '), colon = text.rfind(':');
+    const bool has_slot = space != text.find(' '), has_port = colon != std::string::npos && colon + 1 < text.size();
+    if (has_slot && has_port && colon > space) {
+      return ParseAddress(std::string_view(text).substr(space + 1), speaker.address().host);
+    }
+  } catch (const Error&) {
+    // What would be a wrong option is a wrong answer here.
+  }
+  throw NodeError(StrCat("answers '", text.substr(0, 100), "', which names no slot and node to go to"));
+}
+
 // A command on its way to one node.
 struct Item {
   static constexpr int32_t kAsking = -1;  // not one of the list: the ASKING before the next
@@ -36,7 +50,7 @@ struct Item {
 
 // What goes to one node through one connection.
 struct Lane {
-  Node* node;
+  NodePtr node;
   bool is_replica;
   std::unique_ptr<Connection> connection;  // NULL: the node failed in this exchange
   std::deque<Item> waiting, sent;
@@ -89,19 +103,19 @@ class Run {
     if (shard == nullptr) return Later(command, StrCat("no node has slot ", commands_.slot(command)));
     if (!is_read_) return Offer(shard->master, false, command) ? void() : Later(command, "");
     if (Offer(shard->master, false, command)) return;
-    for (Node* replica : shard->replicas) {
+    for (const NodePtr& replica : shard->replicas) {
       if (Offer(replica, true, command)) return;
     }
     if (!HasFailedHere(*shard)) {
       std::string message = StrCat("redis: ", shard->master->address().Text(), " ", shard->master->WhyRefused());
-      for (Node* replica : shard->replicas) message += StrCat(", and its replica ", replica->address().Text());
+      for (const NodePtr& replica : shard->replicas) message += StrCat(", and its replica ", replica->address().Text());
       throw TierError(message);
     }
     Later(command, "");
   }
 
   // Adds a command to a node's lane, if the node may be used. A write tries whatever its breaker says.
-  bool Offer(Node* node, bool is_replica, int32_t command, bool is_asked = false) {
+  bool Offer(const NodePtr& node, bool is_replica, int32_t command, bool is_asked = false) {
     Lane* lane = LaneOf(node, is_replica);
     if (lane == nullptr || lane->connection == nullptr) return false;
     if (!lane->is_busy()) lane->moved_on_at = Clock::now();
@@ -112,7 +126,7 @@ class Run {
   }
 
   // Returns the lane of a node; NULL if its breaker is open.
-  Lane* LaneOf(Node* node, bool is_replica) {
+  Lane* LaneOf(const NodePtr& node, bool is_replica) {
     for (const auto& lane : lanes_) {
       if (lane->node == node && lane->is_replica == is_replica) return lane.get();
     }
@@ -219,7 +233,7 @@ class Run {
       if (!state.is_done && reply.IsError()) {
         Refused(lane, item.command, reply.text);
       } else if (!state.is_done) {
-        if (handler_(item.command, reply, {lane->node, lane->is_replica})) {
+        if (handler_(item.command, reply, {lane->node.get(), lane->is_replica})) {
           state.is_done = true;
           --num_left_;
         } else {
@@ -242,13 +256,14 @@ class Run {
 
   // The node answered a command by an error.
   void Refused(Lane* lane, int32_t command, const std::string& text) {
-    const bool is_moved = StartsWith(text, "MOVED "), is_asked = StartsWith(text, "ASK ");
+    const bool is_moved = StartsWith(text, "MOVED"), is_asked = StartsWith(text, "ASK");
     if (is_moved || is_asked) return Redirect(lane, command, text, is_asked);
-    if (StartsWith(text, "TRYAGAIN")) return Later(command, text);
+    const std::string answer = StrCat(lane->node->address().Text(), " answers ", text);
+    if (StartsWith(text, "TRYAGAIN")) return Later(command, answer);
     for (const char* state : {"LOADING", "MASTERDOWN", "CLUSTERDOWN", "READONLY", "BUSY "}) {
       if (StartsWith(text, state)) throw NodeError("answers " + text);
     }
-    throw TierError(StrCat("redis: ", lane->node->address().Text(), " answers ", text));
+    throw TierError("redis: " + answer);
   }
 
   void Redirect(Lane* lane, int32_t command, const std::string& text, bool is_asked) {
@@ -256,8 +271,8 @@ class Run {
       throw TierError(StrCat("redis: slot ", commands_.slot(command), " is sent from node to node, lastly by ",
                              lane->node->address().Text(), " (", text, "): see CLUSTER SLOTS of the nodes"));
     }
-    const Address to = ParseAddress(std::string_view(text).substr(text.rfind(' ') + 1), lane->node->address().host);
-    Node* node = nullptr;
+    const Address to = RedirectionOf(text, *lane->node);
+    NodePtr node;
     if (is_asked) {
       ++cluster_.counters().asked;
       node = cluster_.NodeAt(to);
@@ -265,7 +280,9 @@ class Run {
       node = cluster_.Moved(commands_.slot(command), to);
       map_ = cluster_.current();
     }
-    if (!Offer(node, false, command, is_asked)) Later(command, text);
+    if (!Offer(node, false, command, is_asked)) {
+      Later(command, StrCat(lane->node->address().Text(), " answers ", text, ", and that node does not answer"));
+    }
   }
 
   // A node failed: others do what it has left.
@@ -317,7 +334,7 @@ class Run {
   void Hedge(int32_t command) {
     const Shard* shard = map_->Of(commands_.slot(command));
     if (shard == nullptr) return;
-    for (Node* replica : shard->replicas) {
+    for (const NodePtr& replica : shard->replicas) {
       if (!Offer(replica, true, command)) continue;
       ++cluster_.counters().hedges;
       return;
@@ -342,8 +359,12 @@ class Run {
     std::string silent;
     for (const auto& lane : lanes_) {
       if (!lane->is_busy()) continue;
-      if (!lane->has_answered || IsSilent(*lane, Clock::now())) Failed(lane.get(), "no answer by the deadline");
-      silent += StrCat(silent.empty() ? "" : " and ", lane->node->address().Text());
+      const bool is_resolving = lane->connection->is_resolving();
+      if (!lane->has_answered || IsSilent(*lane, Clock::now())) {
+        Failed(lane.get(), is_resolving ? "its name was not resolved by the deadline" : "no answer by the deadline");
+      }
+      silent += StrCat(silent.empty() ? "" : " and ", lane->node->address().Text(),
+                       is_resolving ? ", whose name was not resolved" : "");
     }
     throw TierError(StrCat("redis: ", num_left_, " of ", commands_.size(), " answers did not come by the deadline",
                            silent.empty() ? "" : ": no answer from " + silent,
@@ -372,7 +393,7 @@ class Run {
   const ReplyHandler& handler_;
   std::shared_ptr<const SlotMap> map_;
   std::vector<std::unique_ptr<Lane>> lanes_;
-  std::vector<const Node*> refused_;  // nodes whose breaker is open
+  std::vector<NodePtr> refused_;  // nodes whose breaker is open
   std::vector<State> states_;
   int32_t num_left_;
   std::vector<int32_t> parked_;

@@ -60,6 +60,9 @@ class Node {
   int64_t num_times_opened_ = 0;
 };
 
+// Calls in flight keep a node that its cluster has forgotten.
+using NodePtr = std::shared_ptr<Node>;
+
 }  // namespace rankhouse::redis
 
 #endif  // RANKHOUSE_REDIS_NODE_H_

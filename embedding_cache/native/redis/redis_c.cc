@@ -66,7 +66,8 @@ int rh_redis_counters(rh_redis* redis, char* text, int64_t capacity, int64_t* si
                                               {"asked", counters.asked.load()},
                                               {"failures", counters.failures.load()},
                                               {"refreshes", counters.refreshes.load()},
-                                              {"breakers_opened", redis->cluster.num_breakers_opened()}};
+                                              {"breakers_opened", redis->cluster.num_breakers_opened()},
+                                              {"nodes", redis->cluster.num_nodes()}};
     const std::string written = document.dump();
     *size = static_cast<int64_t>(written.size()) + 1;
     if (capacity >= *size) std::memcpy(text, written.c_str(), *size);

@@ -28,8 +28,15 @@ struct Reply {
 };
 
 // Cuts bytes into replies. One thread at a time.
+//
+// What a peer claims is not believed: a reply has at most kMostElements elements in all, more than twice those of
+// CLUSTER SLOTS where each slot is a range of its own, and at most kMostBytes between two elements, many times a piece
+// of a file. Memory is only taken up to there.
 class ReplyReader {
  public:
+  static constexpr size_t kMostElements = size_t{1} << 20;
+  static constexpr size_t kMostBytes = size_t{64} << 20;
+
   ReplyReader();
   ReplyReader(const ReplyReader&) = delete;
   ReplyReader& operator=(const ReplyReader&) = delete;
@@ -42,11 +49,15 @@ class ReplyReader {
   // what is not the protocol.
   const Reply* Next();
 
+  // Whether all bytes were replies that have been given.
+  bool is_empty() const { return reader_->pos == reader_->len; }
+
  private:
   struct Deleter {
     void operator()(redisReader* reader) const { redisReaderFree(reader); }
   };
 
+  static ReplyReader* ReaderOf(const redisReadTask* task) { return static_cast<ReplyReader*>(task->privdata); }
   static Reply* New(const redisReadTask* task);
   static void* CreateText(const redisReadTask* task, char* text, size_t size);
   template <typename Count>  // int, or size_t from hiredis 1.0 on
@@ -56,7 +67,8 @@ class ReplyReader {
 
   redisReplyObjectFunctions functions_{};
   std::unique_ptr<redisReader, Deleter> reader_;
-  Reply root_;  // Reused, so that a reply of a row needs no memory.
+  Reply root_;               // Reused, so that a reply of a row needs no memory.
+  size_t num_elements_ = 0;  // of root_ and all in it
 };
 
 }  // namespace rankhouse::redis

@@ -30,7 +30,8 @@ RH_API int rh_redis_create(const char* options, rh_redis** redis);
 RH_API void rh_redis_destroy(rh_redis* redis);  // NULL is allowed; no call may be in flight
 
 // Counters since the creation, as a JSON object followed by a zero byte, if `capacity` bytes are enough for it; size:
-// how many are needed: "commands", "hedges", "moved", "asked", "failures", "refreshes", "breakers_opened".
+// how many are needed: "commands", "hedges", "moved", "asked", "failures", "refreshes", "breakers_opened"; and "nodes",
+// how many are known now.
 RH_API int rh_redis_counters(rh_redis* redis, char* text, int64_t capacity, int64_t* size);
 
 // Called with the bytes of a file that have been done since the last call; not 0: stop.
