@@ -18,6 +18,20 @@ ServingError
 ├── NotReadyError             the gateway is stopping, or Triton does not serve the version
 ├── NonFiniteScoreError       the model's score is not a number
 ├── ScoreFileError            a file of rows to be scored cannot be read as such
+├── ControlError              a rollout, or the state that replicas share
+│   ├── RolloutSpecError          a rollout's YAML has a key or value that does not work; names the place
+│   ├── NoSuchRolloutError        no active rollout of the model has that name
+│   ├── TransitionError           a rollout's status, or the model's state, does not allow the command
+│   ├── AdmissionError            a version must not take traffic: older, quarantined, taken already
+│   ├── NoVersionError            no loaded version may answer the request
+│   │   ├── UnknownVersionError       the version that the request asked for is not loaded here
+│   │   └── VersionNotThereYetError   no loaded version has at least the number that the request asked for
+│   ├── NoSuchModelStateError     the store has no state of the model
+│   ├── ConflictError             another writer was faster: read again, decide again
+│   └── StateStoreError           the store cannot be used
+│       ├── StoreUnavailableError     it is not reachable, locked for too long, or asks for another password
+│       ├── StoreFullError            it has no room left, or takes no writes
+│       └── CorruptStateError         what it holds is damaged, or of a newer release
 ├── GatewayError              the gateway refused a request of ours, or cannot be reached
 └── RequestError              a request that cannot be answered as it is; names the field
     ├── MalformedBodyError        it is not JSON
@@ -106,6 +120,62 @@ class NonFiniteScoreError(ServingError):
 
 class ScoreFileError(ServingError):
     """A file of rows to be scored cannot be read as such."""
+
+
+class ControlError(ServingError):
+    """A rollout, or the state that replicas share."""
+
+
+class RolloutSpecError(ControlError):
+    """A rollout's YAML has a key or value that does not work; names the place."""
+
+
+class NoSuchRolloutError(ControlError):
+    """No active rollout of the model has that name."""
+
+
+class TransitionError(ControlError):
+    """A rollout's status, or the model's state, does not allow the command."""
+
+
+class AdmissionError(ControlError):
+    """A version must not take traffic: it is older, quarantined or taken already."""
+
+
+class NoVersionError(ControlError):
+    """No loaded version may answer the request."""
+
+
+class UnknownVersionError(NoVersionError):
+    """The version that the request asked for is not loaded here."""
+
+
+class VersionNotThereYetError(NoVersionError):
+    """No loaded version has at least the number that the request asked for; soon one may."""
+
+
+class NoSuchModelStateError(ControlError):
+    """The store has no state of the model."""
+
+
+class ConflictError(ControlError):
+    """Another writer was faster: read again, decide again."""
+
+
+class StateStoreError(ControlError):
+    """The store cannot be used."""
+
+
+class StoreUnavailableError(StateStoreError):
+    """The store is not reachable, locked for too long, or asks for another password."""
+
+
+class StoreFullError(StateStoreError):
+    """The store has no room left, or takes no writes."""
+
+
+class CorruptStateError(StateStoreError):
+    """What the store holds is damaged, or of a newer release."""
 
 
 class GatewayError(ServingError):

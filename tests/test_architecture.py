@@ -20,6 +20,23 @@ ALLOWED = {
     # The exporter looks its own version up before it commits it, as serving will.
     "rankhouse.training.export": {"rankhouse.training", "rankhouse.kernels", "rankhouse.embedding_cache"},
     "rankhouse.serving": {"rankhouse.serving", "rankhouse.embedding_cache", "rankhouse.kernels"},
+    # Decisions are pure: what decides knows no server, no Triton and no protocol.
+    "rankhouse.serving.analysis": {
+        *("rankhouse.serving.analysis", "rankhouse.serving.errors", "rankhouse.embedding_cache.format"),
+    },
+    "rankhouse.serving.control": {
+        *("rankhouse.serving.control", "rankhouse.serving.analysis.spec", "rankhouse.serving.errors"),
+        "rankhouse.embedding_cache.format",
+    },
+    "rankhouse.serving.refresh": {
+        *("rankhouse.serving.refresh", "rankhouse.serving.control", "rankhouse.serving.errors"),
+        *("rankhouse.serving.golden", "rankhouse.serving.model_repository", "rankhouse.serving.triton_client"),
+        "rankhouse.embedding_cache",
+    },
+    "rankhouse.serving.admin": {
+        *("rankhouse.serving.admin", "rankhouse.serving.control", "rankhouse.serving.analysis"),
+        *("rankhouse.serving.errors", "rankhouse.embedding_cache"),
+    },
     "rankhouse.cli": {"rankhouse"},
 }
 
@@ -39,9 +56,10 @@ IMPORTERS = {
     "onnxruntime": {"rankhouse.training.onnx_export", "rankhouse.serving.triton_models"},
     "tritonclient": {"rankhouse.serving.triton_client"},
     "triton_python_backend_utils": {"rankhouse.serving.triton_models"},
-    "fastapi": {"rankhouse.serving.gateway"},
+    "fastapi": {"rankhouse.serving.gateway", "rankhouse.serving.admin"},
     "uvicorn": {"rankhouse.serving.gateway"},
     "safetensors": {"rankhouse.embedding_cache.format.tensors"},
+    "redis": {"rankhouse.serving.control.redis_state_store"},
     "fsspec": {"rankhouse.embedding_cache.format.object_storage"},
 }
 

@@ -1,0 +1,1 @@
+"""Which version answers whom: the state that replicas share, and the pure functions that change it."""
