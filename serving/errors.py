@@ -7,6 +7,10 @@ ServingError
 ├── ModelLoadError            Triton refused to load a version
 ├── DensePartError            an ONNX file cannot be a model's dense part
 ├── GoldenMismatchError       Triton's scores are not the trainer's: the version must take no traffic
+│   └── DegradedGoldenError       they are of default rows, which is not the version's fault
+├── NotCompleteError          a version's files are not all there yet
+├── PreparationTimeoutError   reading a version's files took longer than it may
+├── NothingServedError        no version could be made ready when serving began
 ├── TritonError               a call to Triton came back without an answer
 │   ├── TritonUnavailableError    no server there, or it is stopping
 │   ├── TritonTimeoutError        no answer within the deadline
@@ -76,6 +80,22 @@ class DensePartError(ServingError):
 
 class GoldenMismatchError(ServingError):
     """Triton's scores are not the trainer's: the version must take no traffic."""
+
+
+class DegradedGoldenError(GoldenMismatchError):
+    """Golden requests were answered with default rows, which is not the version's fault."""
+
+
+class NotCompleteError(ServingError):
+    """A version's files are not all there yet."""
+
+
+class PreparationTimeoutError(ServingError):
+    """Reading a version's files took longer than it may."""
+
+
+class NothingServedError(ServingError):
+    """No version could be made ready when serving began."""
 
 
 class TritonError(ServingError):

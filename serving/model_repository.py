@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rankhouse.embedding_cache.format.version import Version
+from rankhouse.embedding_cache.format.version_record import is_version_name
 from rankhouse.serving.errors import InvalidModelNameError
 
 _MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
@@ -89,6 +90,19 @@ def write_models(version: Version, *, repository: Path, backends: Path | None = 
     name = ensemble_name(version.model, version.name)
     write_ensemble(name, (features_step(version), dense_step(version, backends=backends)), repository=repository)
     return name
+
+
+def written_versions(model: str, repository: Path) -> list[str]:
+    """Returns the versions of a model that a repository has models of, whoever wrote them."""
+    names = {path.name.removeprefix(f"{model}.") for path in repository.glob(f"{model}.*")}
+    return sorted(name for name in names if is_version_name(name))
+
+
+def remove_models(model: str, version: str, repository: Path) -> None:
+    """Removes the models of a version from a repository; it must not be loaded any more."""
+    name = ensemble_name(model, version)
+    for folder in (repository / name, *repository.glob(f"{name}.*")):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def features_step(version: Version) -> StepModel:

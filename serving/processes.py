@@ -58,7 +58,7 @@ class ChildProcess:
                     cwd=self.log_path.parent,
                     env=self._environment,
                     start_new_session=True,
-                    preexec_fn=_die_with_parent,
+                    preexec_fn=die_with_parent,
                 )
             except OSError as exc:
                 raise ProcessFailedError(f"{self.name} cannot be started: {self.command[0]}: {exc.strerror}") from exc
@@ -150,6 +150,6 @@ def free_ports(host: str, *ports: int) -> list[int]:
         return free
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """Asks the kernel for a SIGTERM when the parent dies. Runs in the child between fork and exec."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -27,7 +27,15 @@ _ERRORS = {
     grpc.StatusCode.NOT_FOUND: UnknownModelError,
     grpc.StatusCode.INVALID_ARGUMENT: InvalidTensorsError,
 }
-_UNLIMITED = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+_OPTIONS = [
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    # A server that was started again is found within a second; by default gRPC waits up to two minutes. The last of the
+    # three is how long an attempt may take.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.min_reconnect_backoff_ms", 2000),
+]
 _RAW_TENSORS = (
     ("float_values", "FP64"),
     ("int_values", "INT64"),
@@ -69,7 +77,7 @@ class TritonClient:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self._channel = grpc.aio.insecure_channel(url, options=_UNLIMITED)
+        self._channel = grpc.aio.insecure_channel(url, options=_OPTIONS)
         self._stub: Any = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
 
     async def close(self) -> None:
@@ -155,13 +163,24 @@ class TritonClient:
     async def is_ready(self, ensemble: str | None = None) -> bool:
         """Says whether the server, or an ensemble there, takes requests; False also where no server answers."""
         try:
+            return await self.says_ready(ensemble, timeout_seconds=_CALL_SECONDS)
+        except (TritonUnavailableError, TritonTimeoutError):
+            return False
+
+    async def says_ready(self, ensemble: str | None = None, *, timeout_seconds: float) -> bool:
+        """Asks whether the server, or an ensemble there, takes requests.
+
+        Raises:
+            TritonError: There is no answer.
+        """
+        try:
             if ensemble is None:
                 request = service_pb2.ServerReadyRequest()
-                reply = await self._call(self._stub.ServerReady, request, _CALL_SECONDS, "asking for readiness")
+                reply = await self._call(self._stub.ServerReady, request, timeout_seconds, "asking for readiness")
             else:
                 request = service_pb2.ModelReadyRequest(name=ensemble)
-                reply = await self._call(self._stub.ModelReady, request, _CALL_SECONDS, "asking for readiness")
-        except (TritonUnavailableError, TritonTimeoutError, UnknownModelError):
+                reply = await self._call(self._stub.ModelReady, request, timeout_seconds, "asking for readiness")
+        except UnknownModelError:
             return False
         return bool(reply.ready)
 

@@ -31,6 +31,7 @@ ALLOWED = {
     "rankhouse.serving.refresh": {
         *("rankhouse.serving.refresh", "rankhouse.serving.control", "rankhouse.serving.errors"),
         *("rankhouse.serving.golden", "rankhouse.serving.model_repository", "rankhouse.serving.triton_client"),
+        "rankhouse.serving.processes",
         "rankhouse.embedding_cache",
     },
     "rankhouse.serving.admin": {

@@ -9,11 +9,11 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from rankhouse.embedding_cache.format.content import VersionContent
+from rankhouse.embedding_cache.format.content import DeltaContent, VersionContent
 from rankhouse.embedding_cache.format.feature import DenseSteps, Feature
 from rankhouse.embedding_cache.format.golden import GoldenRequest
 from rankhouse.embedding_cache.format.raw import RawBatch
-from rankhouse.embedding_cache.format.records import FeatureContent, TableContent
+from rankhouse.embedding_cache.format.records import FeatureContent, TableContent, TableDelta
 from rankhouse.embedding_cache.format.transform import CompiledTransform
 from rankhouse.embedding_cache.format.version import Version, VersionStore
 from rankhouse.embedding_cache.format.vocabulary import TextValues, Vocabularies
@@ -89,9 +89,6 @@ def write_version(store: Path, *, seed: int = 0, wrong_by: float = 0.0, url: str
     }
     CompiledTransform(FEATURES, Vocabularies.build(known)).save(folder)
     write_dense_part(folder / "dense.onnx", weights.dense, weights.embeddings)
-    request = {"context": {"city": "oslo"}, "candidates": [{"age": 3, "tags": ["bb"]}, {"item": -3, "home": "paris"}]}
-    rows = [{**request["context"], **candidate} for candidate in request["candidates"]]
-    golden = GoldenRequest(request, tuple(float(score) + wrong_by for score in weights.scores(rows)))
     return VersionStore(url or store, cache=store / "mirrors").write(
         VersionContent(
             model=MODEL,
@@ -100,7 +97,7 @@ def write_version(store: Path, *, seed: int = 0, wrong_by: float = 0.0, url: str
             num_dense=2,
             tables=[TableContent(str(name), *rows.shape, blocks=[rows]) for name, rows in weights.tables.items()],
             features=[FeatureContent(f.name, str(f.table), str(f.combiner)) for f in CATEGORICAL],
-            golden=[golden],
+            golden=[golden_of(weights, wrong_by)],
         )
     )
 
@@ -132,3 +129,21 @@ def write_dense_part(path: Path, dense: np.ndarray, embeddings: np.ndarray) -> N
     model.ir_version = 8
     onnx.checker.check_model(model)
     onnx.save(model, path)
+
+
+def write_delta(store: Path, parent: Version, *, seed: int, wrong_by: float = 0.0) -> Version:
+    """Lays the weights of another seed over a version that `write_version` wrote there, as a delta of all rows."""
+    weights, folder = Weights(seed), store / "parts"
+    write_dense_part(folder / "dense.onnx", weights.dense, weights.embeddings)
+    deltas = [TableDelta(str(name), len(rows), np.arange(len(rows)), [rows]) for name, rows in weights.tables.items()]
+    content = DeltaContent(
+        dense=folder / "dense.onnx", transform=folder, num_dense=2, tables=deltas, golden=[golden_of(weights, wrong_by)]
+    )
+    return VersionStore(store).write_delta(content, parent)
+
+
+def golden_of(weights: Weights, wrong_by: float) -> GoldenRequest:
+    """A golden request with the scores of some weights, wrong by so much."""
+    request = {"context": {"city": "oslo"}, "candidates": [{"age": 3, "tags": ["bb"]}, {"item": -3, "home": "paris"}]}
+    rows = [{**request["context"], **candidate} for candidate in request["candidates"]]
+    return GoldenRequest(request, tuple(float(score) + wrong_by for score in weights.scores(rows)))

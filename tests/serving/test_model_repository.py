@@ -6,7 +6,7 @@ import pytest
 from rankhouse.embedding_cache.format.version import Version
 from rankhouse.serving import model_repository
 from rankhouse.serving.errors import InvalidModelNameError
-from rankhouse.serving.model_repository import ensemble_name, write_models
+from rankhouse.serving.model_repository import ensemble_name, remove_models, write_models, written_versions
 
 
 def test_a_version_gets_models_of_its_own_names(version: Version, tmp_path: Path) -> None:
@@ -16,6 +16,16 @@ def test_a_version_gets_models_of_its_own_names(version: Version, tmp_path: Path
     assert sorted(path.name for path in tmp_path.iterdir()) == [name, *steps]
     for folder in tmp_path.iterdir():
         assert f'name: "{folder.name}"' in (folder / "config.pbtxt").read_text()
+
+
+def test_the_models_of_one_version_are_removed(version: Version, tmp_path: Path) -> None:
+    (tmp_path / "small.000009-00000000").mkdir()
+    (tmp_path / "small.other").mkdir()
+    write_models(version, repository=tmp_path)
+    assert written_versions("small", tmp_path) == sorted([version.name, "000009-00000000"])
+    remove_models("small", version.name, tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["small.000009-00000000", "small.other"]
+    remove_models("small", version.name, tmp_path)
 
 
 def test_steps_know_their_version_and_the_ensemble_its_steps(version: Version, tmp_path: Path) -> None:
