@@ -262,7 +262,7 @@ def number_of(version: str) -> int:
 
 
 def verdict_key(rollout: str, step: int, version: str) -> str:
-    """The name of a candidate's verdict, as `transitions.advance` takes them: one of another step must not end this one."""
+    """The name of a candidate's verdict for `transitions.advance`; that of an earlier step ends no later one."""
     return f"{rollout}/{step}/{version}"
 
 
@@ -283,3 +283,20 @@ def decode_state(content: bytes) -> ModelState:
         raise CorruptStateError(
             f"the stored state cannot be read: {exc}; it is damaged, or a newer release wrote it: upgrade this replica"
         ) from exc
+
+
+def encode_answer(answer: AnsweredRequest) -> bytes:
+    """The answer as MessagePack."""
+    return msgspec.msgpack.encode(answer)
+
+
+def decode_answer(content: bytes) -> AnsweredRequest:
+    """The answer of its MessagePack.
+
+    Raises:
+        CorruptStateError: It is none.
+    """
+    try:
+        return msgspec.msgpack.decode(content, type=AnsweredRequest)
+    except msgspec.MsgspecError as exc:
+        raise CorruptStateError(f"a stored answer cannot be read: {exc}") from exc

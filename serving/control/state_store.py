@@ -21,10 +21,10 @@ from rankhouse.serving.control.model_state import (
 )
 from rankhouse.serving.errors import ConflictError
 
-# Bounds of what a store keeps for a model; the oldest goes first.
+# Bounds of what a store keeps, events and rollouts for each model, answers for all together; the oldest go first.
 MAX_EVENTS = 20_000
 MAX_FINISHED = 500
-MAX_ANSWERS = 1_000_000
+MAX_ANSWERS = 200_000
 # How long summaries stay that nobody publishes anew.
 SUMMARY_SECONDS = 7 * 86400.0
 
@@ -139,7 +139,7 @@ class StateStore(Protocol):
         """All summaries of a model, also of replicas that are gone."""
 
     def remember_answers(self, answers: Sequence[AnsweredRequest], *, ttl_seconds: float) -> None:
-        """Keeps answers for feedback; at most MAX_ANSWERS for a model, the oldest go first."""
+        """Keeps answers for feedback, for a time and MAX_ANSWERS at most; the oldest go first."""
 
     def recall_answer(self, request_id: str) -> AnsweredRequest | None:
         """The answer that a request got, if it is still kept."""
