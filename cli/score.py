@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -37,6 +37,8 @@ def score(
     as_candidates: Annotated[int, typer.Option(help="How many rows make one request.", min=1)] = 64,
     label: Annotated[str, typer.Option(help="The file's column that is shown and not sent.")] = "label",
     grpc: Annotated[str | None, typer.Option(help="Score over gRPC at this address, host:port.")] = None,
+    key: Annotated[str | None, typer.Option(help="Who asks: the same key gets the same version.")] = None,
+    min_version: Annotated[str | None, typer.Option(help="The oldest version that may answer: name or number.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object for each row.")] = False,
 ) -> None:
     """Score the first rows of a file with a running gateway, and print them with their ranks."""
@@ -48,7 +50,8 @@ def score(
         description = rest.model(model or _only_model(rest, url))
         content = read_rows(file, description.features, num_rows=rows, label=label)
         client = stack.enter_context(GrpcClient(grpc)) if grpc else rest
-        answers, latencies_ms = _answers(client, description.model, content.rows, as_candidates)
+        who = {"key": key, "min_version": min_version}
+        answers, latencies_ms = _answers(client, description.model, content.rows, as_candidates, who)
     scored = list(_scored(answers, content.labels))
     if as_json:
         for row in scored:
@@ -57,7 +60,8 @@ def score(
     console = Console()
     console.print(_table(scored, has_labels=content.labels is not None))
     console.print(
-        f"{len(scored)} rows in {len(answers)} requests to {description.model} {answers[0].version}"
+        f"{len(scored)} rows in {len(answers)} requests to {description.model} "
+        f"{' and '.join(sorted({answer.version for answer in answers}))}"
         f"{' over gRPC' if grpc else ''}; {_latency(latencies_ms)}",
         highlight=False,
     )
@@ -73,7 +77,11 @@ def _only_model(client: "RestClient", url: str) -> str:
 
 
 def _answers(
-    client: "RestClient | GrpcClient", model: str, rows: Sequence[dict[str, Any]], as_candidates: int
+    client: "RestClient | GrpcClient",
+    model: str,
+    rows: Sequence[dict[str, Any]],
+    as_candidates: int,
+    who: Mapping[str, Any],
 ) -> tuple[list["ScoreAnswer"], list[float]]:
     """Sends the rows, so many in a request, and returns the answers with their latencies."""
     from rankhouse.serving.errors import GatewayError
@@ -86,7 +94,7 @@ def _answers(
         candidates = list(rows[begin : begin + as_candidates])
         start = time.perf_counter()
         try:
-            answers.append(client.score(model, ScoreRequest(candidates)))
+            answers.append(client.score(model, ScoreRequest(candidates, **who)))
         except GatewayError as exc:
             raise GatewayError(f"{exc}; candidates[0] is row {begin} of the file") from exc
         latencies_ms.append(1000 * (time.perf_counter() - start))

@@ -9,9 +9,17 @@ import httpx
 import msgspec
 
 from rankhouse.serving.errors import GatewayError
-from rankhouse.serving.gateway.messages import Features, Ranked, ScoreAnswer, ScoreRequest
+from rankhouse.serving.gateway.messages import (
+    Features,
+    FeedbackAnswer,
+    OutcomeReport,
+    Ranked,
+    ScoreAnswer,
+    ScoreRequest,
+)
 from rankhouse.serving.gateway.problems import Problem
 from rankhouse.serving.gateway.served_model import ModelDescription, ModelList
+from rankhouse.serving.ranking_pb2 import FeedbackRequest, Outcome
 from rankhouse.serving.ranking_pb2 import ScoreRequest as ScoreRequestMessage
 from rankhouse.serving.ranking_pb2_grpc import RankingStub
 
@@ -57,6 +65,14 @@ class RestClient:
         """
         return self._call("POST", f"/v1/models/{model}/score", ScoreAnswer, msgspec.json.encode(request))
 
+    def feedback(self, reports: Sequence[OutcomeReport]) -> FeedbackAnswer:
+        """Tells what became of candidates.
+
+        Raises:
+            GatewayError: The gateway refused the reports, or nobody answers.
+        """
+        return self._call("POST", "/v1/feedback", FeedbackAnswer, msgspec.json.encode(reports))
+
     def _call(self, method: str, path: str, answer: type[_Message], body: bytes | None = None) -> _Message:
         try:
             response = self._client.request(method, path, content=body, headers={"content-type": "application/json"})
@@ -99,10 +115,7 @@ class GrpcClient:
         Raises:
             GatewayError: The gateway refused the request, or nobody answers.
         """
-        try:
-            reply = self._stub.Score(request_message(model, request), timeout=self._timeout_seconds)
-        except grpc.RpcError as exc:
-            raise GatewayError(f"gRPC at {self._address} answered {exc.code().name}: {exc.details()}") from exc
+        reply = self._call(self._stub.Score, request_message(model, request))
         return ScoreAnswer(
             model=reply.model,
             version=reply.version,
@@ -112,6 +125,25 @@ class GrpcClient:
             degraded=reply.degraded,
         )
 
+    def feedback(self, reports: Sequence[OutcomeReport]) -> FeedbackAnswer:
+        """Tells what became of candidates.
+
+        Raises:
+            GatewayError: The gateway refused the reports, or nobody answers.
+        """
+        message = FeedbackRequest()
+        for report in reports:
+            outcomes = [Outcome(index=outcome.index, label=bool(outcome.label)) for outcome in report.outcomes]
+            message.feedback.add(request_id=report.request_id, outcomes=outcomes, event=report.event)
+        reply = self._call(self._stub.Feedback, message)
+        return FeedbackAnswer(**{name: getattr(reply, name) for name in FeedbackAnswer.__struct_fields__})
+
+    def _call(self, method: Any, message: Any) -> Any:
+        try:
+            return method(message, timeout=self._timeout_seconds)
+        except grpc.RpcError as exc:
+            raise GatewayError(f"gRPC at {self._address} answered {exc.code().name}: {exc.details()}") from exc
+
 
 def request_message(model: str, request: ScoreRequest) -> Any:
     """Makes gRPC's message of a request.
@@ -120,6 +152,8 @@ def request_message(model: str, request: ScoreRequest) -> Any:
         GatewayError: A value is of a type that no feature has.
     """
     message = ScoreRequestMessage(model=model, top_k=request.top_k)
+    message.key = "" if request.key is None else str(request.key)
+    message.min_version = "" if request.min_version is None else str(request.min_version)
     _fill(message.context, request.context)
     for candidate in request.candidates:
         _fill(message.candidates.add().features, candidate)

@@ -1,5 +1,6 @@
 """What is the same for all REST requests: an id, a limit for headers, and errors as problems (RFC 9457)."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -8,8 +9,8 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rankhouse.serving.errors import HeadersTooLargeError
+from rankhouse.serving.gateway.call import request_id_of
 from rankhouse.serving.gateway.problems import Problem, problem_of
-from rankhouse.serving.gateway.scorer import request_id_of
 
 _RETRY_AFTER_SECONDS = "1"
 
@@ -32,6 +33,8 @@ class Envelope:
             await self._app(scope, receive, send)
             return
         scope["request_id"] = request_id_of(None)
+        more: dict[str, str] = {}
+        scope["more_headers"] = more
         is_started = False
 
         async def send_with_id(message: Message) -> None:
@@ -39,6 +42,7 @@ class Envelope:
             if message["type"] == "http.response.start":
                 is_started = True
                 message["headers"].append((b"x-request-id", scope["request_id"].encode()))
+                message["headers"] += [(name.encode(), value.encode()) for name, value in more.items()]
             await send(message)
 
         try:
@@ -64,6 +68,11 @@ class Envelope:
 def request_id_in(request: Request) -> str:
     """The id that the envelope gave a request."""
     return str(request.scope["request_id"])
+
+
+def add_headers(request: Request, headers: Mapping[str, str]) -> None:
+    """Adds headers to a request's answer, also where that will be a problem."""
+    request.scope["more_headers"].update(headers)
 
 
 async def answer_error(request: Request, error: Exception) -> Response:

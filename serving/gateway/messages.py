@@ -4,7 +4,7 @@ import difflib
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -24,6 +24,17 @@ class ScoreRequest(msgspec.Struct, forbid_unknown_fields=True):
     ] = {}
     top_k: Annotated[
         int | None, Meta(description="How many candidates the ranking lists, 1 or more; all of them if left out.")
+    ] = None
+    key: Annotated[
+        str | int | None,
+        Meta(
+            description="Who asks, like a user's id: while a rollout goes on, the same key gets the same version. Left "
+            "out: the header X-Rankhouse-Key, or what the gateway's settings name, or else the request id."
+        ),
+    ] = None
+    min_version: Annotated[
+        str | int | None,
+        Meta(description="The oldest version that may answer: its name or its number. Not there yet: 503."),
     ] = None
 
 
@@ -51,18 +62,62 @@ class ScoreAnswer(msgspec.Struct, frozen=True):
     ] = False
 
 
-class Status(msgspec.Struct, frozen=True):
+class Outcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What became of one candidate."""
+
+    index: Annotated[int, Meta(ge=0, description="Position in the request's candidates.")]
+    label: Annotated[
+        Annotated[int, Meta(ge=0, le=1)] | bool,
+        Meta(description="1 or true: it happened, like a click; 0 or false: it did not."),
+    ]
+
+
+class OutcomeReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What became of a request's candidates, by one kind of event."""
+
+    request_id: Annotated[str, Meta(min_length=1, max_length=128, description="That of the answer.")]
+    outcomes: Annotated[list[Outcome], Meta(description="Candidates that are left out say nothing.")]
+    event: Annotated[
+        str,
+        Meta(
+            pattern="^[a-z0-9_-]{1,32}$",
+            description="The kind of event, of those that the gateway's settings name; a request's first report of a "
+            "kind counts, and later ones are duplicates.",
+        ),
+    ] = "click"
+
+
+class FeedbackAnswer(msgspec.Struct, frozen=True):
+    """How many of the reports were what."""
+
+    accepted: Annotated[int, Meta(description="Counted for the version that had answered.")] = 0
+    duplicate: Annotated[int, Meta(description="Told before.")] = 0
+    unknown: Annotated[int, Meta(description="Of requests that were not answered here, or too long ago to know.")] = 0
+    late: Annotated[int, Meta(description="Of requests that were answered longer ago than feedback is taken.")] = 0
+    invalid: Annotated[
+        int, Meta(description="Without outcomes, with an index that the request did not have, or of another event.")
+    ] = 0
+
+
+class Status(msgspec.Struct, frozen=True, omit_defaults=True):
     """How the gateway is."""
 
     status: Annotated[str, Meta(description="`alive` or `ready`.")]
+    control: Annotated[
+        str,
+        Meta(description="Where the state of rollouts cannot be read: since when; the last known one holds meanwhile."),
+    ] = ""
 
 
-_DECODER = msgspec.json.Decoder(ScoreRequest)
+_REQUEST = msgspec.json.Decoder(ScoreRequest)
+_FEEDBACK = msgspec.json.Decoder(OutcomeReport | list[OutcomeReport])
 _PLACE = re.compile(r"(?P<what>.*?)(?: - at `\$\.?(?P<path>.*)`)?", re.DOTALL)
 _LONGEST_NAME = 100
 # Bodies up to this size are read a second time, slowly, to say where a number stands that JSON has not.
 _LARGEST_EXPLAINED_BODY = 1 << 20
 _FIELD = re.compile(r"Object (?:contains unknown|missing required) field `(?P<field>.*)`", re.DOTALL)
+_EXPECTED = {"candidates": "a list of candidates, each an object of features"}
+_FIELDS = {field for kind in (OutcomeReport, Outcome) for field in kind.__struct_fields__}
 
 
 def decode_request(body: bytes) -> ScoreRequest:
@@ -74,31 +129,61 @@ def decode_request(body: bytes) -> ScoreRequest:
         InvalidFieldError: A field is missing, unknown or of the wrong type.
     """
     try:
-        return _DECODER.decode(body)
+        return _REQUEST.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as exc:
-        for path in _non_finite_numbers(body):
-            raise WrongValueError(
-                "is NaN or infinite; expected a finite number, or null where the value is missing", path
-            ) from exc
-        if isinstance(exc, msgspec.ValidationError):
-            raise _invalid_field(str(exc)) from exc
-        raise MalformedBodyError(f"the body is not JSON: {exc}") from exc
+        raise _wrong_body(body, exc, ScoreRequest.__struct_fields__) from exc
 
 
-def _invalid_field(message: str) -> RequestError:
+def decode_feedback(body: bytes) -> list[OutcomeReport]:
+    """Reads one report of outcomes, or a list of them.
+
+    Raises:
+        MalformedBodyError: It is not JSON.
+        WrongValueError: It holds NaN or an infinite number, which JSON has not.
+        InvalidFieldError: A field is missing, unknown or of the wrong type.
+    """
+    try:
+        decoded = _FEEDBACK.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        raise _wrong_body(body, exc, _FIELDS) from exc
+    return decoded if isinstance(decoded, list) else [decoded]
+
+
+def checked_reports(reports: Sequence[Mapping[str, Any]]) -> list[OutcomeReport]:
+    """Makes reports of outcomes of plain values, as `decode_feedback` does of JSON.
+
+    Raises:
+        InvalidFieldError: A value is not allowed.
+    """
+    try:
+        return msgspec.convert(list(reports), list[OutcomeReport])
+    except msgspec.ValidationError as exc:
+        raise _invalid_field(str(exc), _FIELDS) from exc
+
+
+def _wrong_body(body: bytes, error: Exception, known: Collection[str]) -> RequestError:
+    for path in _non_finite_numbers(body):
+        return WrongValueError("is NaN or infinite; expected a finite number, or null where the value is missing", path)
+    if isinstance(error, msgspec.ValidationError):
+        return _invalid_field(str(error), known)
+    return MalformedBodyError(f"the body is not JSON: {error}")
+
+
+def _invalid_field(message: str, known: Collection[str]) -> RequestError:
     """Puts msgspec's message in our words: `Expected `int`, got `str` - at `$.top_k``."""
-    field = _FIELD.fullmatch(message)
+    place = _PLACE.fullmatch(message)
+    assert place is not None
+    path = (place["path"] or "").replace("[...]", "")
+    field = _FIELD.fullmatch(place["what"])
     if field is None:
-        place = _PLACE.fullmatch(message)
-        assert place is not None
-        path = (place["path"] or "").replace("[...]", "")
         return InvalidFieldError(place["what"].replace("`", "").lower(), path)
-    name, known = field["field"][:_LONGEST_NAME], ScoreRequest.__struct_fields__
+    name = field["field"][:_LONGEST_NAME]
+    path = f"{path}.{name}" if path else name
     if name in known:
-        return InvalidFieldError("is missing; expected a list of candidates, each an object of features", name)
+        return InvalidFieldError(f"is missing; expected {_EXPECTED.get(name, 'a value')}", path)
     nearest = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {nearest[0]!r}?" if nearest else f"known are {', '.join(sorted(known))}"
-    return InvalidFieldError(f"is not a field of a request; {hint}", name)
+    return InvalidFieldError(f"is not a field of a request; {hint}", path)
 
 
 def _non_finite_numbers(body: bytes) -> Iterator[str]:

@@ -73,6 +73,11 @@ KINDS: dict[type[BaseException], Kind] = {
     errors.TritonTimeoutError: Kind(HTTPStatus(504), grpc.StatusCode.DEADLINE_EXCEEDED, "deadline", "The time is over"),
     errors.OverloadedError: Kind(_SERVICE_UNAVAILABLE, _UNAVAILABLE, "overloaded", "Too many requests at a time"),
     errors.NotReadyError: Kind(_SERVICE_UNAVAILABLE, _UNAVAILABLE, "not-ready", "The gateway is not ready"),
+    errors.NoVersionError: Kind(_SERVICE_UNAVAILABLE, _UNAVAILABLE, "not-ready", "No version is loaded"),
+    errors.UnknownVersionError: Kind(HTTPStatus(404), grpc.StatusCode.NOT_FOUND, "no-such-version", "No such version"),
+    errors.VersionNotThereYetError: Kind(
+        _SERVICE_UNAVAILABLE, _UNAVAILABLE, "version-not-there-yet", "No version is as new as that yet"
+    ),
     errors.TritonUnavailableError: Kind(_SERVICE_UNAVAILABLE, _UNAVAILABLE, "not-ready", "Triton is not ready"),
     errors.UnknownModelError: Kind(_SERVICE_UNAVAILABLE, _UNAVAILABLE, "not-ready", "Triton has no such version"),
     errors.TritonError: TRITON,

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -102,12 +103,19 @@ class ServedModel:
         """The name of this version's ensemble in Triton."""
         return ensemble_name(self.name, self.version)
 
-    def description(self, *, max_candidates: int) -> ModelDescription:
-        """What a caller needs to know."""
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the features in the order of a raw batch's columns: continuous, int64, text."""
+        kinds = [(f.kind == "categorical", f.kind == "categorical" and f.dtype == "text") for f in self.features]
+        order = sorted(range(len(kinds)), key=kinds.__getitem__)
+        return tuple(self.features[index].name for index in order)
+
+    def description(self, versions: Sequence[str], *, max_candidates: int) -> ModelDescription:
+        """What a caller needs to know, `versions` being all that are served."""
         return ModelDescription(
             model=self.name,
             version=self.version,
-            versions=[self.version],
+            versions=list(versions),
             max_candidates=max_candidates,
             features=[FeatureDescription(f.name, f.kind, f.dtype, f.is_list) for f in self.features],
             example=self.example,

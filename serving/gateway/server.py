@@ -15,12 +15,21 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from rankhouse.serving.control.model_state import ModelState, number_of
+from rankhouse.serving.control.state_store import StateStore
+from rankhouse.serving.control.state_stores import open_state_store
 from rankhouse.serving.errors import AddressError, NotReadyError
 from rankhouse.serving.gateway.app import create_app
+from rankhouse.serving.gateway.control_loop import ControlLoop
+from rankhouse.serving.gateway.feedback import Feedback
+from rankhouse.serving.gateway.loaded_versions import FoundVersions
+from rankhouse.serving.gateway.observations import Observations
 from rankhouse.serving.gateway.ranking_service import SERVICE, RankingService
+from rankhouse.serving.gateway.routes import Routes
 from rankhouse.serving.gateway.scorer import Scorer
 from rankhouse.serving.gateway.served_model import ServedModel
 from rankhouse.serving.gateway.settings import Settings
+from rankhouse.serving.gateway.shadow import Shadows
 from rankhouse.serving.processes import address
 from rankhouse.serving.ranking_pb2_grpc import add_RankingServicer_to_server
 from rankhouse.serving.triton_client import TritonClient
@@ -69,28 +78,52 @@ class Gateway:
         grpc_port: The port that gRPC listens on.
     """
 
-    def __init__(self, settings: Settings, model: ServedModel) -> None:
-        """Makes a gateway that does not run yet; in the event loop that will run it."""
+    def __init__(self, settings: Settings, model: ServedModel, store: StateStore | None = None) -> None:
+        """Makes a gateway that does not run yet; in the event loop that will run it.
+
+        Args:
+            settings: What it is told.
+            model: The version that answers, unless the state of rollouts says otherwise.
+            store: Where that state is; None: there is none. It is closed in the end.
+        """
         self.port, self.grpc_port = settings.port, settings.grpc_port
         self._settings = settings
+        self._model = model
         self._client = TritonClient(settings.triton_url)
-        self._scorer = Scorer(
-            model,
-            self._client,
-            max_candidates=settings.max_candidates,
-            max_in_flight=settings.max_in_flight,
-            timeout_seconds=settings.request_timeout_seconds,
+        # Which version may answer, only the state can say where there is one.
+        self._scorer = Scorer(settings, self._client, None if store else Routes.to(model))
+        self._observations = Observations()
+        self._feedback = Feedback(settings, self._observations, self._scorer.metrics, store=store)
+        self._shadows = Shadows(
+            self._scorer,
+            self._observations,
+            max_in_flight=settings.shadow_max_in_flight,
+            timeout_seconds=settings.shadow_timeout_seconds,
         )
+        self._scorer.observers += [self._feedback.observe, self._observations.observe, self._shadows.observe]
+        self._control = self._control_loop(store) if store else None
         self._grace_seconds = math.ceil(settings.request_timeout_seconds) + 1
         self._rest = self._rest_server()
         self._grpc = self._grpc_server()
         self._health = health.aio.HealthServicer()
         self._tasks: list[asyncio.Task[None]] = []
 
+    def _control_loop(self, store: StateStore) -> ControlLoop:
+        settings = self._settings
+        found = FoundVersions(self._client, self._model, store=settings.store, cache=settings.cache)
+        return ControlLoop(
+            store,
+            ModelState(model=self._model.name, stable=self._model.version, floor=number_of(self._model.version)),
+            scorer=self._scorer,
+            versions=found,
+            observations=self._observations,
+            feedback=self._feedback,
+            settings=settings,
+        )
+
     def _rest_server(self) -> _RestServer:
-        limits = {name: getattr(self._settings, name) for name in ("max_body_bytes", "max_header_bytes")}
         config = uvicorn.Config(
-            create_app(self._scorer, **limits),
+            create_app(self._scorer, self._feedback, self._settings, example=self._model),
             http=_BoundedHead,
             ws="none",
             lifespan="off",
@@ -119,7 +152,7 @@ class Gateway:
         host = self._settings.host
         rest_socket = listening_socket(host, self.port)
         self.port = rest_socket.getsockname()[1]
-        add_RankingServicer_to_server(RankingService(self._scorer), self._grpc)
+        add_RankingServicer_to_server(RankingService(self._scorer, self._feedback), self._grpc)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
         reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._grpc)
         try:
@@ -135,6 +168,9 @@ class Gateway:
         ]
         while not self._rest.started and not self._tasks[0].done():
             await asyncio.sleep(0.005)
+        if self._control:
+            self._control.urls = {"rest": f"http://{address(host, self.port)}", "grpc": address(host, self.grpc_port)}
+            await self._control.start()
 
     async def stop(self, *, drain_seconds: float = 0.0) -> None:
         """Tells that the end is near, answers what is in flight, and closes both ports.
@@ -149,6 +185,9 @@ class Gateway:
         health_task.cancel()
         self._rest.should_exit = True
         await asyncio.gather(serving, self._grpc.stop(self._grace_seconds))
+        await self._shadows.stop()
+        if self._control:
+            await self._control.stop()
         await self._client.close()
 
     async def _report_health(self) -> None:
@@ -197,6 +236,7 @@ def run(settings: Settings) -> None:
     Raises:
         AddressError: A port cannot be listened on.
         FormatError: There is no such version, or it is damaged.
+        StateStoreError: The state store's URL is of no known kind.
     """
     asyncio.run(_run(settings))
 
@@ -204,7 +244,8 @@ def run(settings: Settings) -> None:
 async def _run(settings: Settings) -> None:
     model = ServedModel.open(settings.store, settings.model, settings.version, cache=settings.cache)
     _log.info("settings:\n%s", settings.shown())
-    gateway = Gateway(settings, model)
+    store = await asyncio.to_thread(open_state_store, settings.state_url) if settings.state_url else None
+    gateway = Gateway(settings, model, store)
     await gateway.start()
     host = settings.host
     _log.info("%s serves %s", settings.model, model.version)

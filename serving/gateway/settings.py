@@ -2,6 +2,7 @@
 
 import difflib
 import os
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -11,6 +12,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from rankhouse.serving.errors import SettingsError
 
 PREFIX = "RANKHOUSE_"
+# That of redis://user:password@host.
+_PASSWORD = re.compile(r"(?<=//)([^/@:]*):[^/@]*@")
 
 
 class Settings(BaseSettings):
@@ -45,14 +48,48 @@ class Settings(BaseSettings):
     request_timeout_seconds: float = Field(
         default=2.0, gt=0, description="Time from a request's first byte to its answer."
     )
+    state_url: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Where replicas share the state of rollouts: sqlite:///folder/state.db or redis://host:port/0; "
+        "without it, `version` answers everything.",
+    )
+    state_file: Path | None = Field(
+        default=None, description="File that keeps the last known state, for a start while state_url is away."
+    )
+    replica: str = Field(
+        default="", max_length=100, description="What this replica is called among others; the host's name if empty."
+    )
+    request_key_feature: str | None = Field(
+        default=None, min_length=1, description="The feature of the context that is a request's key where it has none."
+    )
+    allow_version_override: bool = Field(
+        default=True, description="Whether a request may choose its version by X-Rankhouse-Version."
+    )
+    shadow_max_in_flight: int = Field(
+        default=4, ge=1, description="Requests that candidates score as shadows at a time; four times as many wait."
+    )
+    shadow_timeout_seconds: float = Field(default=2.0, gt=0, description="Time of a shadow, waiting included.")
+    feedback_ttl_seconds: float = Field(
+        default=3600.0, gt=0, description="Time after an answer in which feedback counts."
+    )
+    feedback_max_answers: int = Field(
+        default=20_000, ge=1, description="Answers kept in memory for feedback; the state store keeps more."
+    )
+    feedback_events: str = Field(
+        default="click,conversion",
+        pattern=r"^[a-z0-9_-]{1,32}(,[a-z0-9_-]{1,32}){0,7}$",
+        description="The events that feedback may be about: 1 to 8 names with commas between them.",
+    )
     drain_seconds: float = Field(
         default=1.0, ge=0, description="After SIGTERM: how long all is served and /readyz says 503."
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="What the log shows.")
 
     def shown(self) -> str:
-        """The resolved settings, one line each, as the log shows them. No field holds a secret."""
-        return "\n".join(f"  {name} = {getattr(self, name)}" for name in type(self).model_fields)
+        """The resolved settings, one line each, as the log shows them, without the password in a URL."""
+        lines = [f"  {name} = {getattr(self, name)}" for name in type(self).model_fields]
+        return _PASSWORD.sub(r"\1:***@", "\n".join(lines))
 
 
 def settings_from_environment() -> Settings:

@@ -11,6 +11,7 @@ from rankhouse.embedding_cache.format.version import Version
 from rankhouse.serving.model_repository import write_models
 from rankhouse.serving.triton_client import TritonClient
 from rankhouse.serving.triton_server import TritonServer
+from tests.serving.gateway.rolling import TwoVersions, load, two_versions
 from tests.serving.gateway.running import RunningGateway
 from tests.serving.small_version import Weights, write_version
 
@@ -54,3 +55,11 @@ def gateway(served_store: Path, loaded_triton: TritonServer) -> Iterator[Running
 def client(gateway: RunningGateway) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=gateway.url, timeout=30.0) as client:
         yield client
+
+
+@pytest.fixture(scope="session")
+def versions(tmp_path_factory: pytest.TempPathFactory, triton: TritonServer) -> TwoVersions:
+    """Two versions that Triton has loaded."""
+    made = two_versions(tmp_path_factory.mktemp("two-versions"), 11, 12)
+    load(triton, made.stable, made.candidate)
+    return made

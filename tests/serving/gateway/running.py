@@ -2,10 +2,14 @@
 
 import asyncio
 import threading
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import httpx
+
+from rankhouse.serving.control.state_stores import open_state_store
 from rankhouse.serving.gateway.served_model import ServedModel
 from rankhouse.serving.gateway.server import Gateway
 from rankhouse.serving.gateway.settings import Settings
@@ -30,6 +34,8 @@ class RunningGateway:
         if self._error:
             self._thread.join()
             raise self._error
+        if self._settings.state_url:
+            self._wait_until_ready()
         return self
 
     def __exit__(
@@ -39,6 +45,12 @@ class RunningGateway:
         self._thread.join(START_SECONDS)
         assert not self._thread.is_alive()
 
+    def _wait_until_ready(self) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while httpx.get(f"{self.url}/readyz", timeout=START_SECONDS).status_code != 200:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
     def _run(self) -> None:
         asyncio.run(self._serve())
 
@@ -46,7 +58,9 @@ class RunningGateway:
         self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
         settings = self._settings
         try:
-            gateway = Gateway(settings, ServedModel.open(settings.store, settings.model, settings.version))
+            state_store = open_state_store(settings.state_url) if settings.state_url else None
+            model = ServedModel.open(settings.store, settings.model, settings.version)
+            gateway = Gateway(settings, model, state_store)
             await gateway.start()
         except BaseException as exc:
             self._error = exc

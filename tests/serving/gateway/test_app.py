@@ -117,7 +117,8 @@ def test_the_examples_of_the_page_run(client: httpx.Client) -> None:
     document = client.get("/openapi.json").json()
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
-            parameters = {p["name"]: p["examples"]["served"]["value"] for p in operation.get("parameters", [])}
+            in_path = [parameter for parameter in operation.get("parameters", []) if parameter["in"] == "path"]
+            parameters = {parameter["name"]: parameter["examples"]["served"]["value"] for parameter in in_path}
             body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("example")
             response = client.request(method, path.format(**parameters), json=body)
             assert response.status_code == 200, f"{method} {path}: {response.text}"
@@ -138,7 +139,7 @@ def test_metrics_count_requests(client: httpx.Client, served_version: Version) -
         found = re.search(re.escape(line) + r" (\S+)", client.get("/metrics").text)
         return float(found[1]) if found else 0.0
 
-    labels = f'{{model="{MODEL}",protocol="rest",status="%s",version="{served_version.name}"}}'
+    labels = f'{{arm="stable",model="{MODEL}",protocol="rest",status="%s",version="{served_version.name}"}}'
     lines = ["rankhouse_requests_total" + labels % status for status in (200, 422)]
     before = [counted(line) for line in lines]
     client.post(SCORE, json={"candidates": [{}, {}]})

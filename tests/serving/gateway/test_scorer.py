@@ -3,17 +3,15 @@ import pytest
 
 from rankhouse.serving.errors import DeadlineError, InvalidFieldError, OverloadedError
 from rankhouse.serving.gateway.admission import Admission
-from rankhouse.serving.gateway.scorer import Deadline, ranking, request_id_of
+from rankhouse.serving.gateway.call import Deadline, request_id_of
+from rankhouse.serving.gateway.scorer import best_first, ranking
 
 
 def test_equal_scores_rank_in_their_order() -> None:
     scores = np.array([0.5, 0.75, 0.5, 0.25, 0.75], dtype=np.float32)
-    assert [place.index for place in ranking(scores, None)] == [1, 4, 0, 2, 3]
-    assert [place.score for place in ranking(scores, 3)] == [0.75, 0.75, 0.5]
-
-
-def test_top_k_may_be_more_than_there_are() -> None:
-    assert len(ranking(np.zeros(3, dtype=np.float32), 10)) == 3
+    order = best_first(scores)
+    assert order.tolist() == [1, 4, 0, 2, 3]
+    assert [place.score for place in ranking(scores, order[:3])] == [0.75, 0.75, 0.5]
 
 
 def test_a_request_id_is_kept_or_made() -> None:

@@ -21,7 +21,7 @@ def model(served_store: Path, served_version: Version) -> ServedModel:
 
 
 def test_a_model_describes_what_it_takes(model: ServedModel, served_version: Version) -> None:
-    description = model.description(max_candidates=50)
+    description = model.description([served_version.name], max_candidates=50)
     assert [feature.name for feature in description.features] == [feature.name for feature in FEATURES]
     assert description.versions == [served_version.name]
     assert model.raw_batch(ScoreRequest(**description.example), max_candidates=50).num_rows == 2

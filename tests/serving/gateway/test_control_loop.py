@@ -1,0 +1,82 @@
+"""A replica and the state that it shares with others, above all when that is away."""
+
+from pathlib import Path
+
+import httpx
+import pytest
+
+from rankhouse.serving.control.last_known_state import LastKnownState
+from rankhouse.serving.control.model_state import ModelState
+from rankhouse.serving.control.state_store import Stored
+from rankhouse.serving.control.state_stores import open_state_store
+from rankhouse.serving.errors import CorruptStateError
+from rankhouse.serving.triton_server import TritonServer
+from tests.serving.gateway.rolling import TwoVersions, eventually, put
+from tests.serving.gateway.running import RunningGateway
+from tests.serving.small_version import MODEL
+
+ONE = {"candidates": [{}]}
+
+
+def version_of(gateway: RunningGateway) -> str:
+    return str(httpx.post(gateway.score_url, json=ONE, timeout=30.0).headers["x-rankhouse-version"])
+
+
+def control_of(gateway: RunningGateway) -> str:
+    answer = httpx.get(f"{gateway.url}/readyz", timeout=30.0)
+    assert answer.status_code == 200
+    return str(answer.json().get("control", ""))
+
+
+def test_without_its_store_a_replica_serves_by_the_last_known_state_and_says_so(
+    versions: TwoVersions, triton: TritonServer, tmp_path: Path
+) -> None:
+    folder, away = tmp_path / "state", tmp_path / "away"
+    store = open_state_store(f"sqlite:///{folder}/state.db")
+    put(store, versions.state())
+    store.close()
+    settings = {"state_url": f"sqlite:///{folder}/state.db", "version": versions.candidate.name}
+    with RunningGateway(versions.store, triton.grpc_url, **settings) as gateway:
+        eventually(lambda: version_of(gateway) == versions.stable.name)
+        folder.rename(away)
+        eventually(lambda: control_of(gateway).startswith("stale since 20"))
+        assert version_of(gateway) == versions.stable.name
+        assert "rankhouse_control_stale 1.0" in httpx.get(f"{gateway.url}/metrics").text
+        away.rename(folder)
+        eventually(lambda: not control_of(gateway))
+        assert "rankhouse_control_stale 0.0" in httpx.get(f"{gateway.url}/metrics").text
+        store = open_state_store(f"sqlite:///{folder}/state.db")
+        put(store, ModelState(model=MODEL, stable=versions.candidate.name))
+        eventually(lambda: version_of(gateway) == versions.candidate.name)
+
+
+def test_an_emptied_store_gets_back_the_last_known_state(
+    versions: TwoVersions, triton: TritonServer, tmp_path: Path
+) -> None:
+    state = versions.rolling(weight=100.0)
+    LastKnownState(tmp_path / "last.json").write(Stored(state, 17))
+    url = f"sqlite:///{tmp_path}/state.db"
+    settings = {"state_url": url, "state_file": tmp_path / "last.json", "version": versions.stable.name}
+    with RunningGateway(versions.store, triton.grpc_url, **settings) as gateway:
+        eventually(lambda: version_of(gateway) == versions.candidate.name)
+        assert open_state_store(url).read(MODEL).state == state
+
+
+def test_the_last_known_state_is_kept(versions: TwoVersions, triton: TritonServer, tmp_path: Path) -> None:
+    file = tmp_path / "last.json"
+    settings = {"state_url": f"sqlite:///{tmp_path}/state.db", "state_file": file, "version": versions.stable.name}
+    with RunningGateway(versions.store, triton.grpc_url, **settings):
+        eventually(file.exists)
+    kept = LastKnownState(file).read(MODEL)
+    assert kept
+    assert kept.state.stable == versions.stable.name
+
+
+def test_a_damaged_last_known_state_is_refused(versions: TwoVersions, triton: TritonServer, tmp_path: Path) -> None:
+    (tmp_path / "last.json").write_text("{}")
+    settings = {"state_url": f"sqlite:///{tmp_path}/state.db", "state_file": tmp_path / "last.json"}
+    with (
+        pytest.raises(CorruptStateError, match=r"last.json cannot be read"),
+        RunningGateway(versions.store, triton.grpc_url, **settings),
+    ):
+        pass
