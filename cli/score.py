@@ -27,6 +27,7 @@ class ScoredRow:
     score: float
     rank: int
     request_id: str
+    degraded: bool  # default rows stood in for embeddings that could not be read
 
 
 def score(
@@ -65,6 +66,13 @@ def score(
         f"{' over gRPC' if grpc else ''}; {_latency(latencies_ms)}",
         highlight=False,
     )
+    num_degraded = sum(answer.degraded for answer in answers)
+    if num_degraded:
+        console.print(
+            f"degraded: in {num_degraded} of {len(answers)} answers default rows stand in for embeddings that could "
+            "not be read, so their scores are worse; see the embedding engine's counters and Redis",
+            highlight=False,
+        )
     if content.ignored:
         console.print(f"not sent, because the model does not take them: {', '.join(content.ignored)}", highlight=False)
 
@@ -106,7 +114,8 @@ def _scored(answers: Sequence["ScoreAnswer"], labels: Sequence[Any] | None) -> I
     for answer in answers:
         ranks = {place.index: rank for rank, place in enumerate(answer.ranking, start=1)}
         for index, value in enumerate(answer.scores):
-            yield ScoredRow(row, labels[row] if labels else None, value, ranks[index], answer.request_id)
+            label = labels[row] if labels else None
+            yield ScoredRow(row, label, value, ranks[index], answer.request_id, answer.degraded)
             row += 1
 
 
