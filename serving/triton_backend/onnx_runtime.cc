@@ -78,8 +78,11 @@ class OnnxRuntime {
     void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
     Require(library != nullptr, "ONNX Runtime cannot be loaded: ", library == nullptr ? dlerror() : "");
     const auto get_base = reinterpret_cast<const ApiBase* (*)()>(dlsym(library, "OrtGetApiBase"));
-    Require(get_base != nullptr, path, " is no library of ONNX Runtime");
-    api_ = get_base()->get_api(kFirstVersion);
+    const ApiBase* base = get_base == nullptr ? nullptr : get_base();
+    Require(base != nullptr, path, " is no library of ONNX Runtime");
+    api_ = base->get_api(kFirstVersion);
+    Require(api_ != nullptr, path, " is ONNX Runtime ", base->get_version(), ", which no longer has version ",
+            kFirstVersion, " of its interface; expected a release of 1.x");
     Call(kCreateEnv, kLogErrors, "rankhouse", &env_);
     Call(kCreateCpuMemoryInfo, kArenaAllocator, kDefaultMemory, &memory_);
   }

@@ -5,9 +5,9 @@
 namespace rankhouse::triton {
 
 const std::vector<TensorSpec> kRawInputs = {
-    {"float_values", TRITONSERVER_TYPE_FP64, 2}, {"int_values", TRITONSERVER_TYPE_INT64, 1},
-    {"int_lengths", TRITONSERVER_TYPE_INT32, 2}, {"text_bytes", TRITONSERVER_TYPE_UINT8, 1},
-    {"text_sizes", TRITONSERVER_TYPE_INT32, 1},  {"text_lengths", TRITONSERVER_TYPE_INT32, 2},
+    {"float_values", TRITONSERVER_TYPE_FP64, 2},       {"int_values", TRITONSERVER_TYPE_INT64, 1},
+    {"int_lengths", TRITONSERVER_TYPE_INT32, 2, true}, {"text_bytes", TRITONSERVER_TYPE_UINT8, 1},
+    {"text_sizes", TRITONSERVER_TYPE_INT32, 1, true},  {"text_lengths", TRITONSERVER_TYPE_INT32, 2, true},
 };
 
 namespace {

@@ -16,7 +16,7 @@ extern const std::vector<TensorSpec> kRawInputs;
 // How many rows a request has that Read found these inputs in.
 int64_t NumRawRows(const Request& request);
 
-// The requests as batches of the compiled transform, without a copy.
+// The requests as batches of the compiled transform, without a copy of values.
 struct RawBatches {
   // Throws Failure if the tensors of a request have different numbers of rows. What else may be wrong the transform
   // finds.

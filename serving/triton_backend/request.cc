@@ -47,11 +47,19 @@ std::string Tensor::ShapeText() const {
 void Request::Read(const std::vector<TensorSpec>& specs) {
   try {
     Check(TRITONBACKEND_ResponseNew(&response_, request_));
+    RequireWanted();
     inputs_.reserve(specs.size());
     for (const TensorSpec& spec : specs) inputs_.push_back(ReadInput(spec));
   } catch (const std::exception& error) {
     SetError(AsError(error));
   }
+}
+
+// Whoever asked may have gone, as a client of gRPC does whose deadline has passed.
+void Request::RequireWanted() const {
+  bool is_cancelled = false;
+  Check(TRITONBACKEND_RequestIsCancelled(request_, &is_cancelled));
+  if (is_cancelled) throw Failure(TRITONSERVER_ERROR_CANCELLED, "the request was cancelled before it was executed");
 }
 
 void Request::SetError(TRITONSERVER_Error* error) {
@@ -79,14 +87,16 @@ Tensor Request::ReadInput(const TensorSpec& spec) {
   tensor.size = CheckedNumElements(spec, tensor, element_bytes);
   Require(num_bytes == static_cast<uint64_t>(tensor.size * element_bytes), spec.name, " has ", num_bytes,
           " bytes; expected ", tensor.size, " elements of ", element_bytes, ", as its shape says");
-  tensor.data = ReadData(input, num_buffers, num_bytes, element_bytes);
+  tensor.data = ReadData(input, spec, num_buffers, num_bytes);
   return tensor;
 }
 
-const void* Request::ReadData(TRITONBACKEND_Input* input, uint32_t num_buffers, uint64_t num_bytes, size_t alignment) {
+const void* Request::ReadData(TRITONBACKEND_Input* input, const TensorSpec& spec, uint32_t num_buffers,
+                              uint64_t num_bytes) {
   // Where a pointer may be left out, one without elements is still one that was given.
   alignas(16) static constexpr std::byte kNothing[16] = {};
   if (num_bytes == 0) return kNothing;
+  const bool is_in_place = num_buffers == 1 && !spec.is_copied;
   std::byte* copy = nullptr;
   uint64_t done = 0;
   for (uint32_t index = 0; index < num_buffers; ++index) {
@@ -94,11 +104,14 @@ const void* Request::ReadData(TRITONBACKEND_Input* input, uint32_t num_buffers, 
     uint64_t size = 0;
     Place place;
     Check(TRITONBACKEND_InputBuffer(input, index, &buffer, &size, &place.type, &place.device));
-    if (num_buffers == 1 && place.is_host() && IsAligned(buffer, alignment)) return buffer;
-    if (copy == nullptr) copy = copies_.emplace_back(new std::byte[num_bytes]).get();
-    Copy(place, buffer, copy + done, size);
+    Require(size <= num_bytes - done, spec.name, " has pieces of more bytes than the ", num_bytes, " of its shape");
     done += size;
+    if (is_in_place && done == num_bytes && place.is_host() && IsAligned(buffer, ElementBytes(spec.type)))
+      return buffer;
+    if (copy == nullptr) copy = copies_.emplace_back(new std::byte[num_bytes]).get();
+    Copy(place, buffer, copy + (done - size), size);
   }
+  Require(done == num_bytes, spec.name, " has pieces of ", done, " bytes; expected ", num_bytes, " of its shape");
   return copy;
 }
 

@@ -19,6 +19,9 @@ struct TensorSpec {
   const char* name;
   TRITONSERVER_DataType type;
   uint32_t num_dims;
+  // Whether memory is read by what the elements say. A local client may share the tensor's memory and change it at any
+  // time, so these elements are copied before they are checked.
+  bool is_copied = false;
 };
 
 // An input tensor in host memory.
@@ -67,8 +70,9 @@ class Request {
     Place place;
   };
 
+  void RequireWanted() const;
   Tensor ReadInput(const TensorSpec& spec);
-  const void* ReadData(TRITONBACKEND_Input* input, uint32_t num_buffers, uint64_t num_bytes, size_t alignment);
+  const void* ReadData(TRITONBACKEND_Input* input, const TensorSpec& spec, uint32_t num_buffers, uint64_t num_bytes);
   void* OutputBytes(const TensorSpec& spec, const std::vector<int64_t>& shape, uint64_t element_bytes);
 
   TRITONBACKEND_Request* request_;
@@ -77,7 +81,7 @@ class Request {
   bool is_batched_;
   bool has_succeeded_ = false;
   std::vector<Tensor> inputs_;
-  std::vector<std::unique_ptr<std::byte[]>> copies_;  // of inputs that do not lie in one aligned piece
+  std::vector<std::unique_ptr<std::byte[]>> copies_;  // of inputs that are not used in place
   std::vector<Staged> staged_;
 };
 

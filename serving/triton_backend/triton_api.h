@@ -30,7 +30,8 @@ enum TRITONSERVER_Error_Code {
   TRITONSERVER_ERROR_NOT_FOUND = 2,
   TRITONSERVER_ERROR_INVALID_ARG = 3,
   TRITONSERVER_ERROR_UNAVAILABLE = 4,
-  TRITONSERVER_ERROR_UNSUPPORTED = 5
+  TRITONSERVER_ERROR_UNSUPPORTED = 5,
+  TRITONSERVER_ERROR_CANCELLED = 7
 };
 
 enum TRITONSERVER_DataType {
@@ -98,6 +99,7 @@ TRITONSERVER_Error* TRITONBACKEND_ModelInstanceReportBatchStatistics(TRITONBACKE
                                                                      uint64_t compute_start_ns, uint64_t compute_end_ns,
                                                                      uint64_t exec_end_ns);
 
+TRITONSERVER_Error* TRITONBACKEND_RequestIsCancelled(TRITONBACKEND_Request* request, bool* is_cancelled);
 TRITONSERVER_Error* TRITONBACKEND_RequestInput(TRITONBACKEND_Request* request, const char* name,
                                                TRITONBACKEND_Input** input);
 TRITONSERVER_Error* TRITONBACKEND_RequestRelease(TRITONBACKEND_Request* request, uint32_t flags);

@@ -1,5 +1,6 @@
 """The last step in a real server, in our backend and in Python."""
 
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -95,6 +96,30 @@ def test_what_is_no_onnx_runtime_is_refused(
 ) -> None:
     wrong = replace(step, parameters={**step.parameters, "onnxruntime": library})
     write_ensemble("wrong", [wrong], repository=triton.repository)
+    with pytest.raises(grpc.RpcError, match=message):
+        inference.load("wrong.dense")
+
+
+# What a release that no longer has the first version of the interface would export.
+NEWER_RUNTIME = """
+#include <stddef.h>
+#include <stdint.h>
+static const void* api(uint32_t version) { return version < 100 ? NULL : "api"; }
+static const char* version(void) { return "2.0.7"; }
+struct base { const void* (*api)(uint32_t); const char* (*version)(void); };
+const struct base* OrtGetApiBase(void) { static const struct base base = {api, version}; return &base; }
+"""
+
+
+def test_a_newer_onnx_runtime_is_refused_with_its_release(
+    triton: TritonServer, inference: Inference, step: StepModel, tmp_path: Path
+) -> None:
+    library = tmp_path / "libonnxruntime.so"
+    command = ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(library)]
+    subprocess.run(command, input=NEWER_RUNTIME, text=True, check=True, timeout=60)
+    wrong = replace(step, parameters={**step.parameters, "onnxruntime": str(library)})
+    write_ensemble("wrong", [wrong], repository=triton.repository)
+    message = f"{library} is ONNX Runtime 2.0.7, which no longer has version 1 of its interface"
     with pytest.raises(grpc.RpcError, match=message):
         inference.load("wrong.dense")
 

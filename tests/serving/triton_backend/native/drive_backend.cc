@@ -1,0 +1,396 @@
+// The backend under requests of every kind: right ones, wrong ones, and ones that change while they are read.
+// Arguments: a store and the name of its version (tests/serving/small_version.py), the library of ONNX Runtime, a seed,
+// and how many batches of damaged requests to execute.
+#include <atomic>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <deque>
+#include <limits>
+#include <memory>
+#include <random>
+#include <thread>
+
+#include "stub_server.h"
+
+extern "C" {
+TRITONSERVER_Error* TRITONBACKEND_Initialize(TRITONBACKEND_Backend*);
+TRITONSERVER_Error* TRITONBACKEND_Finalize(TRITONBACKEND_Backend*);
+TRITONSERVER_Error* TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model*);
+TRITONSERVER_Error* TRITONBACKEND_ModelFinalize(TRITONBACKEND_Model*);
+TRITONSERVER_Error* TRITONBACKEND_ModelInstanceInitialize(TRITONBACKEND_ModelInstance*);
+TRITONSERVER_Error* TRITONBACKEND_ModelInstanceFinalize(TRITONBACKEND_ModelInstance*);
+TRITONSERVER_Error* TRITONBACKEND_ModelInstanceExecute(TRITONBACKEND_ModelInstance*, TRITONBACKEND_Request**, uint32_t);
+}
+
+#if defined(__SANITIZE_ADDRESS__)
+// What ONNX Runtime keeps for good is not ours.
+extern "C" const char* __lsan_default_suppressions() { return "leak:libonnxruntime.so"; }
+#endif
+
+namespace {
+
+using Requests = std::deque<TRITONBACKEND_Request>;
+
+void Expect(bool condition, const std::string& what) {
+  if (condition) return;
+  std::fprintf(stderr, "not so: %s\n", what.c_str());
+  std::abort();
+}
+
+void Expect(TRITONSERVER_Error* error) {
+  if (error == nullptr) return;
+  std::fprintf(stderr, "%s\n", error->message.c_str());
+  std::abort();
+}
+
+template <typename Element>
+Piece PieceOf(const Element* elements, size_t count, size_t begin = 0) {
+  Piece piece{std::vector<std::byte>(begin + count * sizeof(Element)), begin};
+  if (count > 0) std::memcpy(piece.bytes.data() + begin, elements, count * sizeof(Element));
+  return piece;
+}
+
+template <typename Element>
+TRITONBACKEND_Input InputOf(TRITONSERVER_DataType type, std::vector<int64_t> shape,
+                            const std::vector<Element>& elements) {
+  return {type,
+          std::move(shape),
+          {PieceOf(elements.data(), elements.size())},
+          elements.size() * sizeof(Element),
+          TRITONSERVER_MEMORY_CPU};
+}
+
+// Two rows: oslo, rome, [a, bb], 7, [-3, 5]; and no city, cccc, [paris], no item, [2^40].
+TRITONBACKEND_Request RawRequest() {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const std::string bytes = "osloromeabbccccparis";
+  TRITONBACKEND_Request request;
+  request.inputs["float_values"] = InputOf<double>(TRITONSERVER_TYPE_FP64, {2, 2}, {nan, 2.5, 0, nan});
+  request.inputs["int_values"] = InputOf<int64_t>(TRITONSERVER_TYPE_INT64, {4}, {7, -3, 5, int64_t{1} << 40});
+  request.inputs["int_lengths"] = InputOf<int32_t>(TRITONSERVER_TYPE_INT32, {2, 2}, {1, 2, 0, 1});
+  request.inputs["text_bytes"] =
+      InputOf<char>(TRITONSERVER_TYPE_UINT8, {static_cast<int64_t>(bytes.size())}, {bytes.begin(), bytes.end()});
+  request.inputs["text_sizes"] = InputOf<int32_t>(TRITONSERVER_TYPE_INT32, {6}, {4, 4, 1, 2, 4, 5});
+  request.inputs["text_lengths"] = InputOf<int32_t>(TRITONSERVER_TYPE_INT32, {2, 3}, {1, 1, 2, 0, 1, 1});
+  return request;
+}
+
+TRITONBACKEND_Request DenseRequest(int64_t num_rows) {
+  TRITONBACKEND_Request request;
+  for (const auto& [name, width] : {std::pair<const char*, int64_t>{"dense", 2}, {"embeddings", 16}}) {
+    std::vector<float> elements(num_rows * width);
+    for (size_t i = 0; i < elements.size(); ++i) elements[i] = std::sin(static_cast<float>(i));
+    request.inputs[name] = InputOf<float>(TRITONSERVER_TYPE_FP32, {num_rows, width}, elements);
+  }
+  return request;
+}
+
+TRITONBACKEND_Request AsElement(TRITONBACKEND_Request request) {
+  for (auto& [name, input] : request.inputs) input.shape.insert(input.shape.begin(), 1);
+  return request;
+}
+
+// A model with one instance, loaded.
+class Model {
+ public:
+  Model(TRITONBACKEND_Backend* backend, const std::string& config) : model_{backend, config} {
+    Expect(TRITONBACKEND_ModelInitialize(&model_));
+    Expect(TRITONBACKEND_ModelInstanceInitialize(&instance_));
+  }
+  ~Model() {
+    Expect(TRITONBACKEND_ModelInstanceFinalize(&instance_));
+    Expect(TRITONBACKEND_ModelFinalize(&model_));
+  }
+
+  // Executes a batch; every request has been answered and given back then.
+  void Execute(Requests* requests) {
+    std::vector<TRITONBACKEND_Request*> batch;
+    for (TRITONBACKEND_Request& request : *requests) batch.push_back(&request);
+    const uint64_t num_counted = instance_.num_succeeded + instance_.num_failed;
+    Expect(TRITONBACKEND_ModelInstanceExecute(&instance_, batch.data(), static_cast<uint32_t>(batch.size())));
+    for (const TRITONBACKEND_Request& request : *requests) {
+      Expect(request.num_responses == 1 && request.num_releases == 1, "each request is answered and given back once");
+    }
+    Expect(instance_.num_succeeded + instance_.num_failed == num_counted + batch.size(), "each request is counted");
+  }
+
+  TRITONBACKEND_Request Execute(TRITONBACKEND_Request request) {
+    Requests one{std::move(request)};
+    Execute(&one);
+    return std::move(one[0]);
+  }
+
+ private:
+  TRITONBACKEND_Model model_;
+  TRITONBACKEND_ModelInstance instance_{&model_};
+};
+
+std::vector<float> Embeddings(const TRITONBACKEND_Request& answered) {
+  Expect(!answered.has_failed, "an answer, and not: " + answered.error.message);
+  return answered.Elements<float>("embeddings");
+}
+
+void ExpectRefusal(const TRITONBACKEND_Request& answered, const std::string& text,
+                   TRITONSERVER_Error_Code code = TRITONSERVER_ERROR_INVALID_ARG) {
+  Expect(answered.has_failed && answered.error.code == code && answered.error.message.find(text) != std::string::npos,
+         "a refusal by '" + text + "': " + (answered.has_failed ? answered.error.message : "an answer"));
+}
+
+template <typename Element>
+Element* ElementsOf(TRITONBACKEND_Request* request, const char* name) {
+  Piece& piece = request->inputs.at(name).pieces[0];
+  return reinterpret_cast<Element*>(piece.bytes.data() + piece.begin);
+}
+
+// Right requests, however their memory lies.
+void Answers(Model* model) {
+  const std::vector<float> right = Embeddings(model->Execute(RawRequest()));
+  Expect(right.size() == 2 * 16, "16 columns");
+  for (size_t shift = 1; shift < 8; ++shift) {
+    TRITONBACKEND_Request request = RawRequest();
+    for (auto& [name, input] : request.inputs) {
+      const Piece whole = input.pieces[0];
+      input.pieces[0] = PieceOf(whole.bytes.data(), whole.bytes.size(), shift);
+    }
+    request.output_shift = shift;
+    Expect(Embeddings(model->Execute(std::move(request))) == right, "any alignment gives the same");
+  }
+  TRITONBACKEND_Request request = RawRequest();
+  for (auto& [name, input] : request.inputs) {
+    const std::vector<std::byte> whole = input.pieces[0].bytes;
+    input.pieces = {PieceOf(whole.data(), 3), PieceOf(whole.data(), 0), PieceOf(whole.data() + 3, whole.size() - 3)};
+  }
+  Expect(Embeddings(model->Execute(std::move(request))) == right, "pieces are put together");
+}
+
+// What was checked is what is used, whatever a client does to memory that it shares with the server.
+void IgnoresLaterChanges(Model* model) {
+  const std::vector<float> right = Embeddings(model->Execute(RawRequest()));
+  for (const char* name : {"int_lengths", "text_sizes", "text_lengths"}) {
+    Requests one{RawRequest()};
+    one[0].on_output = [&] { ElementsOf<int32_t>(&one[0], name)[0] = 1 << 20; };
+    model->Execute(&one);
+    Expect(Embeddings(one[0]) == right, std::string(name) + " was read once");
+  }
+#if !defined(__SANITIZE_THREAD__)  // It would find that the client writes while the server reads.
+  for (const char* name : {"int_lengths", "text_sizes", "text_lengths"}) {
+    Requests one{RawRequest()};
+    volatile int32_t* length = ElementsOf<int32_t>(&one[0], name);
+    std::atomic<bool> stop{false};
+    std::thread client([&] {
+      while (!stop) *length = *length == 1 << 20 ? 1 : 1 << 20;
+    });
+    for (int i = 0; i < 2000; ++i) {
+      model->Execute(&one);
+      one[0].num_responses = one[0].num_releases = 0;
+      one[0].outputs.clear();
+    }
+    stop = true;
+    client.join();
+  }
+#endif
+}
+
+struct Damage {
+  std::function<void(TRITONBACKEND_Request*)> inflict;
+  const char* message;
+};
+
+std::vector<Damage> Damages() {
+  const auto reshape = [](const char* name, std::vector<int64_t> shape) {
+    return [name, shape](TRITONBACKEND_Request* request) { request->inputs.at(name).shape = shape; };
+  };
+  const auto set = [](const char* name, int32_t value) {
+    return [name, value](TRITONBACKEND_Request* request) { ElementsOf<int32_t>(request, name)[1] = value; };
+  };
+  return {
+      {reshape("float_values", {-1, -4}), "float_values has the shape (-1, -4), which no memory"},
+      {reshape("float_values", {int64_t{1} << 62, 4}), "which no memory can hold"},
+      {reshape("float_values", {4}), "float_values has shape (4,); expected 2 dimensions"},
+      {reshape("float_values", {}), "float_values has shape (); expected 2 dimensions"},
+      {reshape("float_values", {3, 2}), "float_values has 32 bytes; expected 6 elements of 8"},
+      {reshape("int_lengths", {4, 1}), "int_lengths has shape (4, 1); expected two dimensions and 2"},
+      {reshape("text_lengths", {2, 3, 1}), "expected 2 dimensions"},
+      {set("int_lengths", -2), "int_lengths add up to, 0, none of them negative"},
+      {set("int_lengths", 0x7fffffff), "int_lengths add up to, 2147483649"},
+      {set("int_lengths", 1), "int_lengths add up to, 3"},
+      {set("text_sizes", -4), "text_sizes add up to"},
+      {set("text_sizes", 5), "text_sizes add up to, 21"},
+      {set("text_lengths", 2), "text_lengths add up to, 7"},
+      {[](auto* request) { request->inputs.erase("int_values"); }, "no such input"},
+      {[](auto* request) { request->inputs["int_values"].type = TRITONSERVER_TYPE_FP32; },
+       "int_values has the type FP32"},
+      {[](auto* request) { request->inputs["int_values"].pieces.clear(); },
+       "int_values has pieces of 0 bytes; expected 32"},
+      {[](auto* request) { request->inputs["int_values"].pieces[0].begin = 8; },
+       "int_values has pieces of 24 bytes; expected 32"},
+      {[](auto* request) {
+         auto& pieces = request->inputs["int_values"].pieces;
+         pieces.push_back(pieces[0]);
+       },
+       "int_values has pieces of more bytes than the 32"},
+  };
+}
+
+// Alone and among right ones: each wrong request gets its own error, the others their answers.
+void RefusesDamages(Model* model, Model* batched) {
+  const std::vector<float> right = Embeddings(model->Execute(RawRequest()));
+  for (const Damage& damage : Damages()) {
+    TRITONBACKEND_Request request = RawRequest();
+    damage.inflict(&request);
+    ExpectRefusal(model->Execute(request), damage.message);
+    Requests batch{AsElement(RawRequest()), AsElement(request), AsElement(RawRequest())};
+    batched->Execute(&batch);
+    Expect(Embeddings(batch[0]) == right && Embeddings(batch[2]) == right, "the others are answered");
+    ExpectRefusal(batch[1], damage.message);
+  }
+  Requests batch{AsElement(RawRequest()), AsElement(RawRequest()), AsElement(RawRequest())};
+  batch[1].is_cancelled = true;
+  batch[2].gives_no_output = true;
+  batched->Execute(&batch);
+  Expect(Embeddings(batch[0]) == right, "the others are answered");
+  ExpectRefusal(batch[1], "was cancelled", TRITONSERVER_ERROR_CANCELLED);
+  ExpectRefusal(batch[2], "no memory for the output", TRITONSERVER_ERROR_INTERNAL);
+  Requests none;
+  batched->Execute(&none);
+}
+
+using Random = std::mt19937_64;
+
+int64_t Below(Random* random, int64_t bound) { return static_cast<int64_t>((*random)() % bound); }
+
+// Something else than it was: a shape, an element, the end of the memory.
+void DamageSomething(TRITONBACKEND_Request* request, Random* random) {
+  auto found = request->inputs.begin();
+  std::advance(found, Below(random, static_cast<int64_t>(request->inputs.size())));
+  TRITONBACKEND_Input& input = found->second;
+  std::vector<std::byte>& bytes = input.pieces[0].bytes;
+  constexpr int64_t kExtents[] = {-1, 0, 1, 2, 3, 4, 5, int64_t{1} << 31, int64_t{1} << 61};
+  switch (Below(random, 4)) {
+    case 0:
+      for (int64_t& extent : input.shape) extent = kExtents[Below(random, 9)];
+      break;
+    case 1:
+      bytes.resize(Below(random, static_cast<int64_t>(2 * bytes.size() + 1)));
+      bytes.shrink_to_fit();
+      input.num_bytes = bytes.size();
+      break;
+    case 2:
+      if (!bytes.empty()) bytes[Below(random, static_cast<int64_t>(bytes.size()))] = std::byte((*random)());
+      break;
+    default:
+      // Both say the same, so that it is looked at what they say.
+      if (input.shape.back() > 0 && !bytes.empty()) {
+        const size_t element = bytes.size() / input.shape.back();
+        --input.shape.back();
+        bytes.resize(bytes.size() - element);
+        bytes.shrink_to_fit();
+        input.num_bytes = bytes.size();
+      }
+  }
+}
+
+// How many requests were answered, and how many refused.
+struct Count {
+  int64_t answered = 0, refused = 0;
+};
+
+Count ExecuteDamaged(Model* model, const std::function<TRITONBACKEND_Request()>& right, Random* random, int64_t count) {
+  Count found;
+  for (int64_t i = 0; i < count; ++i) {
+    Requests batch;
+    for (int64_t n = 1 + Below(random, 4); n > 0; --n) {
+      batch.push_back(AsElement(right()));
+      for (int64_t damages = Below(random, 3); damages > 0; --damages) DamageSomething(&batch.back(), random);
+    }
+    model->Execute(&batch);
+    for (const TRITONBACKEND_Request& request : batch) ++(request.has_failed ? found.refused : found.answered);
+  }
+  return found;
+}
+
+void AnswersDense(Model* model, Model* batched) {
+  const auto scores = [](const TRITONBACKEND_Request& answered) {
+    Expect(!answered.has_failed, "an answer, and not: " + answered.error.message);
+    return answered.Elements<float>("scores");
+  };
+  Requests batch;
+  for (const int64_t num_rows : {1, 0, 70, 3}) batch.push_back(AsElement(DenseRequest(num_rows)));
+  batched->Execute(&batch);
+  for (const TRITONBACKEND_Request& request : batch) {
+    const int64_t num_rows = request.inputs.at("dense").shape[1];
+    Expect(scores(request) == scores(model->Execute(DenseRequest(num_rows))), "a batch gives the same");
+  }
+  TRITONBACKEND_Request narrow = DenseRequest(4);
+  narrow.inputs["embeddings"].shape = {8, 8};
+  ExpectRefusal(model->Execute(narrow), "embeddings has shape (8, 8); expected (4, 16)");
+}
+
+void RefusesModels(TRITONBACKEND_Backend* backend, const std::string& config) {
+  for (const std::string& wrong : {std::string("{"), std::string("{}"), std::string("[]"), config + "x"}) {
+    TRITONBACKEND_Model model{backend, wrong};
+    TRITONSERVER_Error* error = TRITONBACKEND_ModelInitialize(&model);
+    Expect(error != nullptr && model.state == nullptr, "a wrong configuration is refused");
+    TRITONSERVER_ErrorDelete(error);
+  }
+}
+
+std::string Config(const std::string& store, const std::string& version, const std::string& step, int max_batch_size,
+                   const std::string& library) {
+  const auto parameter = [](const std::string& name, const std::string& value) {
+    return "\"" + name + "\": {\"string_value\": \"" + value + "\"}";
+  };
+  return "{\"max_batch_size\": " + std::to_string(max_batch_size) + ", \"parameters\": {" + parameter("store", store) +
+         ", " + parameter("version", version) + ", " + parameter("step", step) + ", " +
+         parameter("onnxruntime", library) + "}}";
+}
+
+// Instances execute side by side, while versions come and go.
+void ExecutesSideBySide(TRITONBACKEND_Backend* backend, const std::string& config, uint64_t seed, int64_t count) {
+  std::vector<std::thread> threads;
+  for (uint64_t number = 0; number < 4; ++number) {
+    threads.emplace_back([=] {
+      Random random(seed + number);
+      for (int64_t round = 0; round < 4; ++round) {
+        Model model(backend, config);
+        ExecuteDamaged(&model, RawRequest, &random, count / 16);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Expect(argc == 6, "five arguments");
+  const std::string store = argv[1], version = argv[2], library = argv[3];
+  const uint64_t seed = std::strtoull(argv[4], nullptr, 10);
+  const int64_t count = std::atoll(argv[5]);
+  TRITONBACKEND_Backend backend{{"{\"cmdline\": {\"num_threads\": \"1\"}}"}};
+  Expect(TRITONBACKEND_Initialize(&backend));
+  const std::string features = Config(store, version, "features", 64, library);
+  {
+    Model model(&backend, Config(store, version, "features", 0, library)), batched(&backend, features);
+    Answers(&model);
+    IgnoresLaterChanges(&model);
+    RefusesDamages(&model, &batched);
+    RefusesModels(&backend, features);
+    Random random(seed);
+    const Count raw = ExecuteDamaged(&batched, RawRequest, &random, count);
+    Model dense(&backend, Config(store, version, "dense", 0, library));
+    Model batched_dense(&backend, Config(store, version, "dense", 64, library));
+    AnswersDense(&dense, &batched_dense);
+    const Count joined = ExecuteDamaged(&batched_dense, [] { return DenseRequest(4); }, &random, count);
+    std::printf("%ld %ld %ld %ld\n", raw.answered, raw.refused, joined.answered, joined.refused);
+  }
+  ExecutesSideBySide(&backend, features, seed, count);
+  for (int tries = 0; tries < 100 && NumMetricObjects() == 0; ++tries) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  Expect(NumMetricObjects() > 0, "the engine's counters are metrics");
+  Expect(TRITONBACKEND_Finalize(&backend));
+  Expect(NumMetricObjects() == 0, "metrics go with the backend");
+  return 0;
+}
