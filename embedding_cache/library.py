@@ -11,7 +11,7 @@ from rankhouse.kernels import library as kernels
 from rankhouse.kernels.errors import LibraryError
 
 # RH_ENGINE_ABI_VERSION of the header that the declarations below were written from.
-ABI_VERSION = 1
+ABI_VERSION = 2
 
 _POINTER, _INT32, _INT64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
 
@@ -23,6 +23,7 @@ class Batch(ctypes.Structure):
         *((name, _POINTER) for name in ("ids", "offsets", "lengths", "hotness", "weights", "combiners")),
         *((name, _INT64) for name in ("num_ids", "batch_size")),
         ("id_type", _INT32),
+        ("started_ns", _INT64),
     ]
 
 

@@ -17,7 +17,8 @@ void Run(const Step& step, const std::vector<Request*>& requests, Workspace* wor
     step.Run(requests, workspace);
   } catch (const std::exception& error) {
     if (requests.size() == 1) return requests[0]->SetError(AsError(error));
-    // One of them is wrong, or the batch as a whole is too large: alone, each gets its answer or its own error.
+    // One of them is wrong, or rows did not come, or the batch as a whole is too large: alone, each gets its answer or
+    // its own error. Nothing waits for rows again.
     for (Request* request : requests) Run(step, {request}, workspace);
   }
 }
@@ -36,6 +37,7 @@ void Execute(const Model& model, Workspace* workspace, TRITONBACKEND_ModelInstan
     if (!request.has_failed()) readable.push_back(&request);
   }
   times[1] = Now();
+  workspace->started_ns = static_cast<int64_t>(times[1]);
   if (!readable.empty()) Run(model.step(), readable, workspace);
   times[2] = Now();
   for (Request& request : all) request.Send();

@@ -33,9 +33,11 @@ void FeaturesStep::Run(const std::vector<Request*>& requests, Workspace* workspa
   batch.num_ids = input.num_ids;
   batch.batch_size = raw.num_rows;
   batch.id_type = RH_INT64;
+  batch.started_ns = workspace->started_ns;
   const bool is_degraded = version_->Lookup(batch, embeddings.data());
   if (is_degraded && requests.size() > 1) {
-    // The engine does not say whose rows did not come: alone, each request learns that of its own.
+    // The engine does not say whose rows did not come: alone, each request learns that of its own. The time for rows is
+    // over by then, and those that came are in the engine's cache.
     throw Failure(TRITONSERVER_ERROR_UNAVAILABLE, "some of the batch's rows did not come");
   }
   dense.Split(requests, NumRawRows);

@@ -30,6 +30,8 @@ class Buffer {
 
 // What one model instance, and so one thread at a time, computes with.
 struct Workspace {
+  // When the execution began, in nanoseconds of CLOCK_MONOTONIC: all its lookups share one deadline of the engine's.
+  int64_t started_ns = 0;
   Buffer<int64_t> ids, offsets;
   Buffer<float> dense, embeddings, scores;
 };

@@ -1,6 +1,7 @@
 """Rows in a Redis that stops answering: requests that got default rows say so, from Triton to the client."""
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,7 +10,9 @@ from typing import TypeVar
 import httpx
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from rankhouse.cli.main import app
 from rankhouse.embedding_cache.format.version import Version
 from rankhouse.embedding_cache.redis_client import RedisClient
 from rankhouse.embedding_cache.redis_push import push_version
@@ -137,6 +140,31 @@ def test_the_mark_is_of_the_request_not_of_its_batch(
         np.testing.assert_array_equal(answer["embeddings"], right["embeddings"])
 
 
+def test_a_batch_waits_for_one_deadline_however_many_requests_it_has(
+    triton: TritonServer, redis: Server, push: Callable[[int], Version]
+) -> None:
+    version = push(25)
+    failures = "rankhouse_embedding_tier_failures_total"
+    lookups = f'rankhouse_embedding_lookups_total{{model="{MODEL}",version="{version.name}"'
+    with Inference(triton.grpc_url) as inference:
+        model = write_batched(version, features_step(version), repository=triton.repository)
+        inference.load(model)
+        before = counter(triton, failures)
+        with redis.paused():
+            calls = [inference.begin(model, as_element(raw_arrays(raw_batch([row])))) for row in ROWS[:3]]
+            assert all(call.result()["degraded"].all() for call in calls)
+        assert inference.executions(model) == (3, 1)
+        until("the counters are copied", lambda: counter(triton, lookups) == 4)
+        until("the failure is counted", lambda: counter(triton, failures) > before)
+        assert counter(triton, failures) == before + 1, "Redis is asked once, for all of them"
+
+
+def counter(triton: TritonServer, name: str) -> float:
+    """The sum of those of Triton's counters whose name and labels have this part."""
+    lines = httpx.get(triton.metrics_url).text.splitlines()
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if name in line and not line.startswith("#"))
+
+
 def test_clients_are_told_and_prometheus_counts(
     triton: TritonServer, redis: Server, push: Callable[[int], Version]
 ) -> None:
@@ -159,6 +187,28 @@ def test_clients_are_told_and_prometheus_counts(
         assert answer["degraded"] is False
         assert not grpc.score(MODEL, request).degraded
         assert f"{counter} {degraded}\n" in httpx.get(f"{gateway.url}/metrics").text
+
+
+def test_rankhouse_score_says_so(
+    triton: TritonServer, redis: Server, push: Callable[[int], Version], tmp_path: Path
+) -> None:
+    version, file = push(26), tmp_path / "rows.csv"
+    load(triton, version)
+    file.write_text("city,item\noslo,7\nrome,1\n")
+    with RunningGateway(version.store, triton.grpc_url) as gateway:
+
+        def score_file(*arguments: str) -> str:
+            command = ["score", str(file), "--url", gateway.url, "--as-candidates", "1", *arguments]
+            result = CliRunner().invoke(app, command, terminal_width=200)
+            assert result.exit_code == 0, result.output
+            return result.stdout
+
+        with redis.paused():
+            assert "degraded: in 2 of 2 answers default rows stand in for embeddings" in score_file()
+            lines = score_file("--json", "--grpc", gateway.grpc_address).splitlines()
+            assert [json.loads(line)["degraded"] for line in lines] == [True, True]
+        until("Redis answers", lambda: "degraded" not in score_file())
+        assert [json.loads(line)["degraded"] for line in score_file("--json").splitlines()] == [False, False]
 
 
 def test_golden_requests_answered_with_default_rows_prove_nothing(

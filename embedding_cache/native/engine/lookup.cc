@@ -42,8 +42,9 @@ struct Span {
 class Call {
  public:
   // `lookup` has no tables yet.
-  Call(const Version& version, const rh_lookup& lookup, const rh_executor* executor, Arena* arena)
-      : version_(version), lookup_(lookup), arena_(arena), unknown_(version.tables().size()) {
+  // since: when the time began that a tier may take.
+  Call(const Version& version, const rh_lookup& lookup, const rh_executor* executor, Arena* arena, Deadline since)
+      : version_(version), lookup_(lookup), arena_(arena), since_(since), unknown_(version.tables().size()) {
     if (executor != nullptr) executor_ = *executor;
     if (executor == nullptr) executor_.num_threads = version.options().num_threads;
     if (executor_.scratch == nullptr) executor_.scratch = arena->kernels();
@@ -177,7 +178,7 @@ class Call {
       Count(static_cast<int64_t>(t), report);
       pages_.insert(pages_.end(), report.pages.begin(), report.pages.end());
     }
-    LocateRemote(&demands, arena_);
+    LocateRemote(&demands, arena_, since_);
     for (const RemoteDemand& demand : demands) {
       tables_[demand.table] = demand.found;
       Count(demand.table, demand.report);
@@ -282,6 +283,7 @@ class Call {
   rh_lookup lookup_;
   rh_executor executor_ = {};
   Arena* const arena_;
+  const Deadline since_;
   std::vector<Span> spans_;          // [F]
   std::vector<UnknownIds> unknown_;  // [T]
   std::vector<rh_table> tables_;     // [T] where some are not direct
@@ -354,7 +356,8 @@ void LookUp(const Version& version, const rh_engine_batch& batch, const rh_featu
             const rh_executor* executor) {
   const auto begin = std::chrono::steady_clock::now();
   const ThreadArena arena;
-  Call(version, LookupOf(version, batch, arena.get()), executor, arena.get()).Run(out, answer);
+  const Deadline since = batch.started_ns == 0 ? begin : Deadline(std::chrono::nanoseconds(batch.started_ns));
+  Call(version, LookupOf(version, batch, arena.get()), executor, arena.get(), since).Run(out, answer);
   version.metrics().AddLookup(std::chrono::steady_clock::now() - begin);
 }
 
@@ -378,7 +381,7 @@ void Gather(const Version& version, int32_t table, const int64_t* ids, int64_t n
   lookup.num_ids = lookup.batch_size = n;
   Require(0 <= n && n <= std::numeric_limits<int32_t>::max() && (n == 0 || (ids != nullptr && out != nullptr)),
           "there are ", n, " ids: expected 0 to 2^31 - 1, and neither ids nor out to be NULL");
-  Call(version, lookup, executor, arena.get()).Run(&rows, answer);
+  Call(version, lookup, executor, arena.get(), begin).Run(&rows, answer);
   version.metrics().AddLookup(std::chrono::steady_clock::now() - begin);
 }
 

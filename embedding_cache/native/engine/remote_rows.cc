@@ -100,10 +100,16 @@ std::shared_ptr<cache::RowCache> RemoteTier::CacheOf(int64_t row_bytes, const Ma
   return cache;
 }
 
-void RemoteTier::Read(const std::vector<RowRequest>& requests) {
-  const Deadline begin = Now();
+void RemoteTier::Read(const std::vector<RowRequest>& requests, Deadline since) {
+  const Deadline begin = Now(), deadline = since + options_.deadline;
+  if (begin >= deadline) {
+    // Not the tier's failure: it is not asked.
+    if (options_.uses_default_row) return;
+    throw TierError(StrCat("rows that are not in the cache were not asked for: the ", options_.deadline.count(),
+                           " ms that the tier may take were over before, for others of the same batch"));
+  }
   try {
-    tier_->Read(requests, begin + options_.deadline);
+    tier_->Read(requests, deadline);
   } catch (const TierError&) {
     ++num_failures_;
     if (!options_.uses_default_row) throw;
@@ -262,7 +268,7 @@ class RemoteLookup {
   std::byte* came_;   // ... and what came
 };
 
-void LocateRemote(std::vector<RemoteDemand>* demands, Arena* arena) {
+void LocateRemote(std::vector<RemoteDemand>* demands, Arena* arena, Deadline since) {
   std::vector<RemoteLookup> lookups;
   std::vector<RowRequest> requests;
   lookups.reserve(demands->size());
@@ -274,7 +280,7 @@ void LocateRemote(std::vector<RemoteDemand>* demands, Arena* arena) {
     for (RemoteLookup& lookup : lookups) lookup.Keep();
   };
   try {
-    if (!requests.empty()) demands->front().rows->tier_->Read(requests);
+    if (!requests.empty()) demands->front().rows->tier_->Read(requests, since);
   } catch (const TierError&) {
     // A batch that is too large for one deadline gets further each time it is tried.
     keep();

@@ -62,8 +62,9 @@ class RemoteTier {
   // The cache of rows of a size. The first version divides all bytes among its own sizes, in proportion to its rows.
   std::shared_ptr<cache::RowCache> CacheOf(int64_t row_bytes, const Manifest& manifest);
 
-  // Reads what a lookup asks for. Where rows do not arrive, it throws TierError, unless default rows are to stand in.
-  void Read(const std::vector<RowRequest>& requests);
+  // Reads what a lookup asks for; the time that it may take began at `since`. Where rows do not arrive, it throws
+  // TierError, unless default rows are to stand in.
+  void Read(const std::vector<RowRequest>& requests, Deadline since);
 
   // Reads one row into out, for a table that is being opened. Throws TierError.
   void ReadRow(const RemoteFile& file, int64_t row, char* out);
@@ -97,7 +98,7 @@ class RemoteRows {
 
  private:
   friend class RemoteLookup;
-  friend void LocateRemote(std::vector<RemoteDemand>* demands, Arena* arena);
+  friend void LocateRemote(std::vector<RemoteDemand>* demands, Arena* arena, Deadline since);
 
   const rh_table shape_;
   const int64_t row_bytes_;
@@ -116,9 +117,9 @@ struct RemoteDemand {
   SourceReport report;
 };
 
-// Does all demands of a batch at once, all of one tier: it is asked one time, for what no cache has. Throws TierError,
-// unless default rows are to stand in.
-void LocateRemote(std::vector<RemoteDemand>* demands, Arena* arena);
+// Does all demands of a batch at once, all of one tier: it is asked one time, for what no cache has, and has time from
+// `since` on. Throws TierError, unless default rows are to stand in.
+void LocateRemote(std::vector<RemoteDemand>* demands, Arena* arena, Deadline since);
 
 }  // namespace rankhouse::engine
 

@@ -35,7 +35,7 @@ void WarmSome(const Table& table, std::vector<int64_t> places) {
   const int64_t n = static_cast<int64_t>(places.size());
   if (table.remote != nullptr) {
     std::vector<RemoteDemand> demands = {{table.remote.get(), 0, {{places.data(), n}}, {}, {}}};
-    return LocateRemote(&demands, arena.get());
+    return LocateRemote(&demands, arena.get(), std::chrono::steady_clock::now());
   }
   std::sort(places.begin(), places.end());  // so that the disk is read in one direction
   SourceReport report;

@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-#define RH_ENGINE_ABI_VERSION 1
+#define RH_ENGINE_ABI_VERSION 2
 
 // Beside those of rh_status.
 typedef enum rh_engine_status {
@@ -84,6 +84,9 @@ typedef struct rh_engine_batch {
   int64_t num_ids;           // N
   int64_t batch_size;        // B
   int32_t id_type;           // an rh_id_type
+  // When the work began that this lookup is a part of, in nanoseconds of CLOCK_MONOTONIC; 0: now. The deadline of
+  // "redis" counts from there, so that lookups can share one: after it, rows come from the cache or not at all.
+  int64_t started_ns;
 } rh_engine_batch;
 
 typedef struct rh_engine_answer {
