@@ -88,7 +88,8 @@ def show(store: Store, version: Name = "latest") -> None:
     opened_store = VersionStore(store)
     opened = opened_store.read(version)
     console = Console(highlight=False)
-    metrics = ", ".join(f"{name} {_metric(value)}" for name, value in opened.metrics.items()) or "none"
+    numbers = {name: value for name, value in opened.metrics.items() if not isinstance(value, dict)}
+    metrics = ", ".join(f"{name} {_metric(value)}" for name, value in numbers.items()) or "none"
     console.print(f"[bold]{opened.name}[/] of the model [bold]{opened.model}[/], {_size(opened.num_bytes)}")
     source = opened.source
     trained = "" if source is None else f" from run {source.run}, checkpoint {source.checkpoint}, step {source.step}"

@@ -3,7 +3,7 @@
     run folder      -> dense.onnx
     checkpoint      -> rows: all of them, or those that changed since a version that the store has
     prepared data   -> the compiled transform, and rows both raw and transformed
-    rows, trainer   -> golden requests, and what a row type costs in AUC
+    rows, trainer   -> golden requests, statistics of held-out rows, and what a row type costs in AUC
 
 Before the version appears, its own parts (compiled transform, engine, ONNX Runtime) must reproduce the scores that the
 trainer's parts (NVTabular, lookup op, TensorFlow) give to the golden requests. The trainer scores these with the rows
@@ -28,6 +28,7 @@ from rankhouse.embedding_cache.format.excerpt import excerpt
 from rankhouse.embedding_cache.format.golden import GoldenRequest
 from rankhouse.embedding_cache.format.raw import RawBatch
 from rankhouse.embedding_cache.format.records import FeatureContent
+from rankhouse.embedding_cache.format.statistics import STATISTICS
 from rankhouse.embedding_cache.format.transform import CompiledTransform, TransformedBatch
 from rankhouse.embedding_cache.format.version import Version, VersionStore
 from rankhouse.embedding_cache.format.version_record import Source
@@ -38,7 +39,7 @@ from rankhouse.training.errors import ExportError
 from rankhouse.training.onnx_export import OnnxScorer, write_onnx
 from rankhouse.training.served_rows import ServedRows
 from rankhouse.training.trained_model import TrainedModel, load_trained_model
-from rankhouse.training.trainer_scores import auc_loss, golden_requests
+from rankhouse.training.trainer_scores import auc_loss, golden_requests, training_statistics
 
 # The largest difference between the trainer's score and the version's that is put down to rounding.
 TOLERANCE = 1e-5
@@ -87,6 +88,7 @@ def export_version(
     metrics, row_types = _metrics(trained), dict.fromkeys(dataset.tables, row_type)
     rows = ServedRows(trained.checkpoint, dataset, row_types, metrics=metrics, on_bytes=on_bytes)
     metrics |= _auc_metrics(trained, rows, max_auc_loss)
+    metrics[STATISTICS] = training_statistics(trained, as_served=rows.as_served).document()
     with _parts(trained, rows) as parts:
         content = VersionContent(
             model=model,
@@ -139,6 +141,7 @@ def export_delta(
     metrics, row_types = _metrics(trained), {table.name: table.dtype for table in over.tables}
     rows = ServedRows(trained.checkpoint, trained.dataset, row_types, metrics=metrics, on_bytes=on_bytes)
     metrics |= _auc_metrics(trained, rows, max_auc_loss)
+    metrics[STATISTICS] = training_statistics(trained, as_served=rows.as_served).document()
     num_layers = len(over.record.vocabularies) or 1
     with _parts(trained, rows) as parts:
         content = DeltaContent(

@@ -1,4 +1,4 @@
-"""What the trainer's own parts say of held-out rows: golden requests, and what a row type costs in AUC.
+"""What the trainer's own parts say of held-out rows: golden requests, statistics, and what a row type costs in AUC.
 
 Transformed rows by NVTabular, the lookup op and TensorFlow; of the tables only the rows in use are read.
 """
@@ -12,8 +12,12 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from rankhouse.embedding_cache.format.golden import GoldenRequest
+from rankhouse.embedding_cache.format.score_bins import NUM_SCORE_BINS, score_bins
+from rankhouse.embedding_cache.format.statistics import TrainingStatistics
+from rankhouse.embedding_cache.format.vocabulary import UNKNOWN_ID
 from rankhouse.kernels import tf_ops
 from rankhouse.training.auc import roc_auc
+from rankhouse.training.data.lanes import NUM_LANES
 from rankhouse.training.data.loader import BatchLoader
 from rankhouse.training.data.raw_sample import load_raw_sample
 from rankhouse.training.data.rows import Batch
@@ -29,6 +33,8 @@ AsServed = Callable[[str, Ids, Rows], Rows]
 
 NUM_GOLDEN_ROWS = 64
 NUM_AUC_ROWS = 65_536
+# Enough for a histogram whose noise has a PSI of 0.001, and few enough that a delta's export does not wait for them.
+NUM_STATISTICS_ROWS = 16_384
 _AUC_BATCH_SIZE = 8192
 _CANDIDATES_PER_REQUEST = 16
 
@@ -82,6 +88,44 @@ def golden_requests(
     ]
 
 
+def training_statistics(trained: TrainedModel, *, as_served: AsServed | None = None) -> TrainingStatistics:
+    """Says what scores, labels and values look like in held-out rows from all parts of the split.
+
+    Args:
+        trained: The model.
+        as_served: What serving will read of the tables; None is the checkpoint's rows as they are.
+
+    Raises:
+        DatasetError: The dataset has no held-out split.
+    """
+    split = trained.run.config.data.valid_split
+    counts = {label: np.zeros(NUM_SCORE_BINS, np.int64) for label in (0, 1)}
+    num_features = len(trained.dataset.spec.categorical)
+    num_ids, num_unknown, score_sum = np.zeros(num_features), np.zeros(num_features), 0.0
+    for batch in _held_out(trained, num_rows=NUM_STATISTICS_ROWS, batch_size=_AUC_BATCH_SIZE, num_lanes=NUM_LANES):
+        (scores,) = _scores(trained, batch, as_served)
+        # A model with scores that are no numbers is refused where its rows and golden requests are written.
+        labels, scores = batch.labels[np.isfinite(scores)], scores[np.isfinite(scores)]
+        score_sum += float(scores.sum(dtype=np.float64))
+        for label, found in counts.items():
+            found += np.bincount(score_bins(scores[labels == label]), minlength=NUM_SCORE_BINS)
+        feature_of_id = np.repeat(np.arange(num_features), batch.lengths.sum(axis=1))
+        num_ids += np.bincount(feature_of_id, minlength=num_features)
+        num_unknown += np.bincount(feature_of_id[batch.ids == UNKNOWN_ID], minlength=num_features)
+    names = [feature.name for feature in trained.dataset.spec.categorical]
+    missing_rates = dict(trained.dataset.split(split).missing_rates)
+    return TrainingStatistics(
+        split=split,
+        positives=counts[1],
+        negatives=counts[0],
+        score_sum=score_sum,
+        missing_rate=sum(missing_rates.values()) / max(len(missing_rates), 1),
+        unknown_rate=float(num_unknown.sum() / max(num_ids.sum(), 1)),
+        missing_rates=missing_rates,
+        unknown_rates=dict(zip(names, (num_unknown / np.maximum(num_ids, 1)).tolist(), strict=True)),
+    )
+
+
 def auc_loss(trained: TrainedModel, as_served: AsServed) -> AucLoss:
     """Compares the AUC of the rows that serving will read with that of the checkpoint's.
 
@@ -102,10 +146,10 @@ def auc_loss(trained: TrainedModel, as_served: AsServed) -> AucLoss:
         ) from exc
 
 
-def _held_out(trained: TrainedModel, *, num_rows: int, batch_size: int) -> Iterator[Batch]:
-    """Reads the first rows of the held-out split, in batches of equal size but for the last."""
+def _held_out(trained: TrainedModel, *, num_rows: int, batch_size: int, num_lanes: int = 1) -> Iterator[Batch]:
+    """Reads the first rows of the held-out split, or of each lane of it, in batches of equal size but for the last."""
     split = trained.run.config.data.valid_split
-    loader = BatchLoader(trained.dataset, split, batch_size=batch_size, shuffle=False, num_lanes=1)
+    loader = BatchLoader(trained.dataset, split, batch_size=batch_size, shuffle=False, num_lanes=num_lanes)
     return itertools.islice(loader.batches(), -(-num_rows // batch_size))
 
 

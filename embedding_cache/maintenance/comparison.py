@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from rankhouse.embedding_cache.format.records import FeatureRecord, TableRecord
 from rankhouse.embedding_cache.format.row_types import decode
+from rankhouse.embedding_cache.format.statistics import STATISTICS
 from rankhouse.embedding_cache.format.table_rows import TableRows
 from rankhouse.embedding_cache.format.version import Version
 from rankhouse.embedding_cache.format.version_record import DENSE_FILE
@@ -70,7 +71,8 @@ class VersionDifference:
         features_removed: Those that only the one has.
         features_changed: Those that both have, with another table, combiner or width.
         dense: "same", "changed", "added" or "removed".
-        metrics: The metrics that differ, in the one and the other; None where it does not have it.
+        metrics: The metrics that differ, but for the training statistics, in the one and the other; None where it does
+            not have it.
     """
 
     before: str
@@ -123,7 +125,7 @@ def compare_versions(
         metrics={
             name: (before.metrics.get(name), after.metrics.get(name))
             for name in {**before.metrics, **after.metrics}
-            if before.metrics.get(name) != after.metrics.get(name)
+            if before.metrics.get(name) != after.metrics.get(name) and name != STATISTICS
         },
     )
 

@@ -234,9 +234,9 @@ def _outcome_finder(estimate_of: Callable[[Outcomes], Estimate]) -> _Find:
         candidate, stable = outcomes_of(arms.candidate, metric.event), outcomes_of(arms.stable, metric.event)
         n = 0 if candidate is None else candidate.num_impressions
         is_alone = metric.limit_kind == "min_value"
-        if candidate is None or stable is None or not has_enough(candidate) or not (is_alone or has_enough(stable)):
+        if candidate is None or not has_enough(candidate) or not (is_alone or has_enough(stable)):
             return Finding(None, None, None, _ANYTHING, n, missing=_wanted(metric))
-        c, s = estimate_of(candidate), estimate_of(stable) if has_enough(stable) else None
+        c, s = estimate_of(candidate), estimate_of(stable) if stable is not None and has_enough(stable) else None
         own = _log(c)
         if is_alone or s is None:
             low, high = around(own, levels, scale=_SCALE_WITHOUT_LIMIT)
@@ -256,13 +256,13 @@ def _find_calibration(arms: Arms, metric: MetricSpec, levels: Levels) -> Finding
     candidate, stable = outcomes_of(arms.candidate, metric.event), outcomes_of(arms.stable, metric.event)
     n = 0 if candidate is None else candidate.num_impressions
     is_alone = metric.limit_kind == "max_value"
-    if candidate is None or stable is None or not has_enough(candidate) or not (is_alone or has_enough(stable)):
+    if candidate is None or not has_enough(candidate) or not (is_alone or has_enough(stable)):
         return Finding(None, None, None, _ANYTHING, n, missing=_wanted(metric))
     part, scale = 2 if is_alone else 4, scale_of(metric)
     own = candidate.predicted_over_observed
     c = abs(math.expm1(own.value))
     lows, highs = (calibration_errors(around(own, Levels(level / part, level / part), scale=scale)) for level in levels)
-    if is_alone:
+    if is_alone or stable is None:
         return Finding(None, c, c, Interval(lows.low, highs.high), n)
     other = stable.predicted_over_observed
     s = abs(math.expm1(other.value))

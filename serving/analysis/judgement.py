@@ -48,7 +48,7 @@ def judge(
     is_early = num_requests < spec.min_requests
     is_over = elapsed_seconds >= spec.max_seconds
     metrics = tuple(
-        _judge_metric(metric, arms, fail_level, pass_level, is_early=is_early, is_over=is_over)
+        judge_metric(metric, arms, fail_level, pass_level, is_early=is_early, is_over=is_over)
         for metric in spec.metrics
     )
     outcomes = [metric.outcome for metric in metrics if not metric.dry_run]
@@ -67,9 +67,25 @@ def judge(
     return Verdict("inconclusive" if is_over else "running", metrics, reason)
 
 
-def _judge_metric(
-    metric: MetricSpec, arms: Arms, fail_level: float, pass_level: float, *, is_early: bool, is_over: bool
+def judge_metric(
+    metric: MetricSpec,
+    arms: Arms,
+    fail_level: float,
+    pass_level: float,
+    *,
+    is_early: bool = False,
+    is_over: bool = False,
 ) -> MetricVerdict:
+    """Judges one metric.
+
+    Args:
+        metric: The metric and its limit.
+        arms: What is compared.
+        fail_level: The chance that it ever fails though it is within the limit.
+        pass_level: The chance that it ever passes though it is beyond the limit.
+        is_early: Whether there are too few requests for it to pass, or to fail by bounds for large samples.
+        is_over: Whether it is inconclusive if it cannot be told.
+    """
     is_floor = metric.limit_kind == "min_value"
     levels = Levels(pass_level, fail_level) if is_floor else Levels(fail_level, pass_level)
     finding = find(arms, metric, levels)

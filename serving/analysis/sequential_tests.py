@@ -290,4 +290,5 @@ def _log_gamma(x: Floats) -> Floats:
     y = x + 8.0
     series = 1 / (12 * y) - 1 / (360 * y**3) + 1 / (1260 * y**5) - 1 / (1680 * y**7)
     shifted: Floats = (y - 0.5) * np.log(y) - y + 0.5 * math.log(2 * math.pi) + series
-    return shifted - np.log(product)
+    back: Floats = np.log(product)
+    return shifted - back

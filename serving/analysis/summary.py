@@ -202,7 +202,15 @@ class Summary:
         Raises:
             SummaryError: It is something else, damaged, or of a newer release.
         """
-        features, arrays, events = summary_bytes.unpack(content)
+        return cls.of(*summary_bytes.unpack(content))
+
+    @classmethod
+    def of(cls, features: Sequence[str], arrays: Arrays, events: Mapping[str, Arrays]) -> "Summary":
+        """Makes a summary of what was counted (layout.py); the arrays become its own.
+
+        Raises:
+            SummaryError: There are too many events, or an event's name is too long.
+        """
         summary = cls(features)
         for event in events:
             summary._check_event(event)

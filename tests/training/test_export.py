@@ -13,6 +13,8 @@ from typer.testing import CliRunner
 from rankhouse.cli.main import app
 from rankhouse.embedding_cache.format.errors import ContentError
 from rankhouse.embedding_cache.format.files import file_record
+from rankhouse.embedding_cache.format.score_bins import NUM_SCORE_BINS, score_bins
+from rankhouse.embedding_cache.format.statistics import TrainingStatistics
 from rankhouse.embedding_cache.format.version import VersionStore
 from rankhouse.training.checkpoint import save_checkpoint
 from rankhouse.training.checkpoint_files import Checkpoint
@@ -60,7 +62,7 @@ def test_a_version_holds_what_the_checkpoint_holds(run: RunFolder, tmp_path: Pat
         ("home", "city", "sum", 4),
         ("items", "items", "mean", 8),
     ]
-    assert version.metrics == {"run": "small", "step": 0}
+    assert {name: version.metrics[name] for name in ("run", "step")} == {"run": "small", "step": 0}
     assert (version.path / "transform.json").read_bytes() == (run.dataset / "transform.json").read_bytes()
     (layer,) = version.record.vocabularies
     assert layer == file_record(run.dataset / "transform.safetensors")
@@ -76,6 +78,29 @@ def test_golden_requests_are_raw_rows_with_the_scores_of_the_trainer(run: RunFol
     scores = [score for golden in version.golden() for score in golden.scores]
     np.testing.assert_allclose(scores, tf.sigmoid(logits).numpy(), atol=1e-6)
     assert np.std(scores) > 1e-3
+
+
+def test_statistics_are_of_the_scores_labels_and_values_of_held_out_rows(run: RunFolder, tmp_path: Path) -> None:
+    version = export_version(run.path, store=tmp_path / "store", model="small")
+    statistics = TrainingStatistics.of(version.metrics, version=version.name)
+    assert statistics is not None
+    dataset = PreparedDataset.open(run.dataset)
+    model = RankingModel.build(run.config, dataset, ranks=Ranks.init())
+    batch = next(BatchLoader(dataset, "valid", batch_size=40, shuffle=False, num_lanes=1).batches())
+    logits = model.logits(tf.constant(batch.dense), tf.constant(batch.ids), tf.constant(batch.lengths))
+    scores = tf.sigmoid(logits).numpy()
+    assert statistics.num_rows == len(scores)
+    np.testing.assert_allclose(statistics.score_sum, scores.sum(), rtol=1e-5)
+    for counts, label in ((statistics.positives, 1), (statistics.negatives, 0)):
+        expected = np.bincount(score_bins(scores[batch.labels == label]), minlength=NUM_SCORE_BINS)
+        assert np.abs(np.cumsum(counts) - np.cumsum(expected)).max() <= 1  # Rounding may move a score to the next bin.
+    split = dataset.split("valid")
+    assert statistics.missing_rates == {name: rate for name, rate in split.missing_rates.items() if rate}
+    assert statistics.missing_rate == pytest.approx(sum(split.missing_rates.values()) / max(len(split.missing_rates), 1))
+    assert statistics.unknown_rate == pytest.approx((batch.ids == 2).mean())
+    ends = np.cumsum(batch.lengths.sum(axis=1))
+    for feature, ids in zip(dataset.spec.categorical, np.split(batch.ids, ends[:-1]), strict=True):
+        assert statistics.unknown_rates.get(feature.name, 0.0) == pytest.approx((ids == 2).mean())
 
 
 def test_the_dense_part_takes_any_batch_and_says_where_it_is_from(run: RunFolder, tmp_path: Path) -> None:
