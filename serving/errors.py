@@ -36,6 +36,17 @@ ServingError
 │       ├── StoreUnavailableError     it is not reachable, locked for too long, or asks for another password
 │       ├── StoreFullError            it has no room left, or takes no writes
 │       └── CorruptStateError         what it holds is damaged, or of a newer release
+├── AdminError                a call of the admin API, or what it tells others
+│   ├── KeyFileError              the file of the first key cannot be read, is open to others, or holds no key
+│   ├── UnauthenticatedError      the request has no key, or one that is not known
+│   ├── ForbiddenError            the key's role does not allow the command
+│   ├── TooManyFailuresError      too many wrong keys came from one address
+│   ├── NoSuchKeyError            no key has that name
+│   ├── KeyExistsError            another key has that name
+│   ├── IdempotencyError          an Idempotency-Key was used for another command before
+│   ├── GateClosedError           a gate for another tool's webhook is closed: the analysis has not said so yet
+│   ├── DeliveryError             a receiver of events did not take one
+│   └── AdminCallError            an admin API refused a call of ours, or cannot be reached
 ├── GatewayError              the gateway refused a request of ours, or cannot be reached
 └── RequestError              a request that cannot be answered as it is; names the field
     ├── MalformedBodyError        it is not JSON
@@ -196,6 +207,50 @@ class StoreFullError(StateStoreError):
 
 class CorruptStateError(StateStoreError):
     """What the store holds is damaged, or of a newer release."""
+
+
+class AdminError(ServingError):
+    """A call of the admin API, or what it tells others."""
+
+
+class KeyFileError(AdminError):
+    """The file of the first key cannot be read, is open to others, or holds no key."""
+
+
+class UnauthenticatedError(AdminError):
+    """The request has no key, or one that is not known."""
+
+
+class ForbiddenError(AdminError):
+    """The key's role does not allow the command."""
+
+
+class TooManyFailuresError(AdminError):
+    """Too many wrong keys came from this address; wait before the next attempt."""
+
+
+class NoSuchKeyError(AdminError):
+    """No key has that name."""
+
+
+class KeyExistsError(AdminError):
+    """Another key has that name."""
+
+
+class IdempotencyError(AdminError):
+    """This Idempotency-Key was used for another command before."""
+
+
+class GateClosedError(AdminError):
+    """The gate is closed: the analysis has not said so yet."""
+
+
+class DeliveryError(AdminError):
+    """A receiver of events did not take one."""
+
+
+class AdminCallError(AdminError):
+    """An admin API refused a call of ours, or cannot be reached."""
 
 
 class GatewayError(ServingError):

@@ -8,7 +8,8 @@ from fastapi import FastAPI, Path
 from rankhouse.serving import errors
 from rankhouse.serving.gateway.call import ARM, KEY, ROLLOUT, VERSION
 from rankhouse.serving.gateway.messages import FeedbackAnswer, OutcomeReport, ScoreAnswer, ScoreRequest, Status
-from rankhouse.serving.gateway.problems import Problem, kind_of
+from rankhouse.serving.gateway.problems import Problem
+from rankhouse.serving.gateway.schemas import REFERENCES, content_of, problem_responses
 from rankhouse.serving.gateway.served_model import ModelDescription, ModelList, ServedModel
 
 ABOUT = """Scores candidates with a ranking model. Feature values are raw, as in the logs.
@@ -17,7 +18,6 @@ What became of candidates is told with `/v1/feedback`, so that versions can be c
 
 The same over gRPC: `rankhouse.v1.Ranking`, with reflection and `grpc.health.v1`."""
 
-_REFERENCES = "#/components/schemas/{name}"
 _MESSAGES = (ScoreRequest, ScoreAnswer, OutcomeReport, FeedbackAnswer, Problem, ModelList, ModelDescription, Status)
 
 _SCORING_PROBLEMS = (
@@ -56,27 +56,6 @@ _ANSWER_HEADERS = {
 }
 
 
-def _content(message: type, media_type: str = "application/json", **more: Any) -> dict[str, Any]:
-    return {media_type: {"schema": {"$ref": _REFERENCES.format(name=message.__name__)}, **more}}
-
-
-def _problems(*kinds: type[Exception]) -> dict[int | str, dict[str, Any]]:
-    """The answers that tell of problems: by status, with an example of each kind."""
-    responses: dict[int | str, dict[str, Any]] = {}
-    for cls in kinds:
-        kind = kind_of(cls(""))
-        examples = responses.setdefault(
-            int(kind.status),
-            {
-                "description": kind.status.phrase,
-                "content": _content(Problem, "application/problem+json", examples={}),
-            },
-        )["content"]["application/problem+json"]["examples"]
-        problem = Problem(kind.type, kind.title, int(kind.status), str(cls.__doc__), "f3a9...")
-        examples[kind.slug] = {"summary": kind.title, "value": msgspec.to_builtins(problem)}
-    return responses
-
-
 def _operation(
     tag: str,
     message: type | None,
@@ -85,18 +64,18 @@ def _operation(
     extra: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The arguments of FastAPI's decorators for one path."""
-    content = _content(message) if message else {"text/plain": {"schema": {"type": "string"}}}
+    content = content_of(message) if message else {"text/plain": {"schema": {"type": "string"}}}
     return {
         "tags": [tag],
         "response_model": None,
-        "responses": {200: {"description": "OK", "content": content}, **_problems(*problems)},
+        "responses": {200: {"description": "OK", "content": content}, **problem_responses(*problems)},
         "openapi_extra": extra,
     }
 
 
 def scoring(model: ServedModel) -> dict[str, Any]:
     """The path that scores, with a request that works as its example."""
-    body = {"required": True, "content": _content(ScoreRequest, example=model.example)}
+    body = {"required": True, "content": content_of(ScoreRequest, example=model.example)}
     parameters = [
         {"in": "header", "name": name, "description": text, "schema": {"type": "string"}}
         for name, text in _SCORING_HEADERS.items()
@@ -110,7 +89,7 @@ def scoring(model: ServedModel) -> dict[str, Any]:
 
 
 def _feedback() -> dict[str, Any]:
-    report = {"$ref": _REFERENCES.format(name=OutcomeReport.__name__)}
+    report = {"$ref": REFERENCES.format(name=OutcomeReport.__name__)}
     schema = {"anyOf": [report, {"type": "array", "items": report}]}
     example = [{"request_id": "f3a9", "outcomes": [{"index": 0, "label": 1}, {"index": 1, "label": 0}]}]
     body = {"required": True, "content": {"application/json": {"schema": schema, "example": example}}}
@@ -133,5 +112,5 @@ METRICS = _operation("health", None)
 def describe(app: FastAPI) -> None:
     """Adds the messages' schemas to the application's OpenAPI document."""
     document = app.openapi()  # FastAPI keeps this object and serves it.
-    _, schemas = msgspec.json.schema_components(_MESSAGES, ref_template=_REFERENCES)
+    _, schemas = msgspec.json.schema_components(_MESSAGES, ref_template=REFERENCES)
     document.setdefault("components", {}).setdefault("schemas", {}).update(schemas)

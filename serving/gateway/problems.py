@@ -48,7 +48,7 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 _INVALID, _UNAVAILABLE = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNAVAILABLE
-_INTERNAL = grpc.StatusCode.INTERNAL
+_INTERNAL, _PRECONDITION = grpc.StatusCode.INTERNAL, grpc.StatusCode.FAILED_PRECONDITION
 _UNPROCESSABLE, _SERVICE_UNAVAILABLE = HTTPStatus(422), HTTPStatus(503)
 
 INTERNAL = Kind(HTTPStatus(500), _INTERNAL, "internal", "The gateway failed")
@@ -80,6 +80,32 @@ KINDS: dict[type[BaseException], Kind] = {
     ),
     errors.TritonUnavailableError: Kind(_SERVICE_UNAVAILABLE, _UNAVAILABLE, "not-ready", "Triton is not ready"),
     errors.UnknownModelError: Kind(_SERVICE_UNAVAILABLE, _UNAVAILABLE, "not-ready", "Triton has no such version"),
+    errors.RolloutSpecError: Kind(_UNPROCESSABLE, _INVALID, "rollout-spec", "The rollout's description is not valid"),
+    errors.NoSuchRolloutError: Kind(HTTPStatus(404), grpc.StatusCode.NOT_FOUND, "no-such-rollout", "No such rollout"),
+    errors.TransitionError: Kind(HTTPStatus(409), _PRECONDITION, "transition", "The state does not allow it"),
+    errors.AdmissionError: Kind(HTTPStatus(409), _PRECONDITION, "admission", "The version must not take traffic"),
+    errors.ConflictError: Kind(
+        HTTPStatus(409), grpc.StatusCode.ABORTED, "conflict", "Others changed the state meanwhile"
+    ),
+    errors.NoSuchModelStateError: Kind(_SERVICE_UNAVAILABLE, _UNAVAILABLE, "no-state", "The model has no state yet"),
+    errors.StateStoreError: Kind(_SERVICE_UNAVAILABLE, _UNAVAILABLE, "state-store", "The state store is away"),
+    errors.UnauthenticatedError: Kind(
+        HTTPStatus(401), grpc.StatusCode.UNAUTHENTICATED, "unauthenticated", "The call has no valid key"
+    ),
+    errors.ForbiddenError: Kind(
+        HTTPStatus(403), grpc.StatusCode.PERMISSION_DENIED, "forbidden", "The key's role does not allow it"
+    ),
+    errors.TooManyFailuresError: Kind(
+        HTTPStatus(429), grpc.StatusCode.RESOURCE_EXHAUSTED, "too-many-failures", "Too many wrong keys"
+    ),
+    errors.NoSuchKeyError: Kind(HTTPStatus(404), grpc.StatusCode.NOT_FOUND, "no-such-key", "No such key"),
+    errors.KeyExistsError: Kind(HTTPStatus(409), grpc.StatusCode.ALREADY_EXISTS, "key-exists", "The name is taken"),
+    errors.IdempotencyError: Kind(
+        _UNPROCESSABLE, _INVALID, "idempotency", "The Idempotency-Key came with another command"
+    ),
+    errors.GateClosedError: Kind(
+        HTTPStatus(403), grpc.StatusCode.PERMISSION_DENIED, "gate-closed", "The gate is closed"
+    ),
     errors.TritonError: TRITON,
     errors.NonFiniteScoreError: Kind(HTTPStatus(500), _INTERNAL, "non-finite-score", "The model gave no number"),
 }

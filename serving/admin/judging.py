@@ -1,0 +1,219 @@
+"""What the analysis says of each candidate now: the replicas' summaries, merged, and compared with the stable ones.
+
+Only observations of the step that a rollout is in are compared: the weights differ by step, and mixed they would let
+the time of day decide. Summaries are cumulative, so what they were at the step's start is kept in the state store, and
+taken off. Verdicts and how they moved are kept there too, for readers: a conductor that dies takes nothing with it.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from rankhouse.serving.analysis.errors import AnalysisError, SummaryError
+from rankhouse.serving.analysis.judgement import judge
+from rankhouse.serving.analysis.spec import AnalysisSpec, Verdict
+from rankhouse.serving.analysis.summary import Summary
+from rankhouse.serving.control.model_state import ModelState, Rollout, verdict_key
+from rankhouse.serving.control.state_store import PublishedSummary, StateStore, summary_key
+
+ARMS = ("stable", "candidate", "shadow")
+
+# Values of old rollouts make way for new ones, so that they do not grow without end.
+_NUM_SLOTS = 32
+_MAX_POINTS = 240
+_SHORTEST_SECONDS = 2.0  # between points
+# How long a step's start waits for every replica to publish what it saw before it.
+_SETTLE_SECONDS = 5.0
+_log = logging.getLogger(__name__)
+
+
+class StepStart(msgspec.Struct, frozen=True):
+    """What had been counted when a rollout's step began: summaries by their keys."""
+
+    rollout: str
+    step: int
+    summaries: dict[str, bytes]
+
+
+class Band(msgspec.Struct, frozen=True):
+    """A metric at one time: both versions, and the confidence interval of what is compared with the limit."""
+
+    stable: float | None
+    candidate: float | None
+    difference: float | None
+    low: float | None
+    high: float | None
+
+
+class Point(msgspec.Struct, frozen=True):
+    """The analysis at one time: by candidate and metric."""
+
+    at: float
+    step: int
+    weight: float
+    bands: dict[str, dict[str, Band]]
+
+
+class Findings(msgspec.Struct, frozen=True):
+    """What the analysis has found of a rollout so far.
+
+    Attributes:
+        rollout: The rollout's id.
+        at: When it last looked, in unix seconds.
+        verdicts: The last verdict on each candidate, as plain data.
+        points: How they moved, the oldest first; thinned as they grow.
+    """
+
+    rollout: str
+    at: float
+    verdicts: dict[str, Any]
+    points: list[Point]
+
+
+class Judge:
+    """Judges the active rollouts of a model. Blocks; used from one thread at a time.
+
+    Args:
+        store: Holds the summaries and what is found.
+        model: The model's name.
+    """
+
+    def __init__(self, store: StateStore, model: str) -> None:
+        self._store = store
+        self._model = model
+
+    def verdicts(self, state: ModelState, now: float) -> dict[str, Verdict]:
+        """Judges every candidate that has requests and whose rollout has an analysis.
+
+        Raises:
+            StateStoreError: The store is away.
+        """
+        judged = [each for each in state.rollouts if each.started_at is not None and each.spec.analysis is not None]
+        if not judged:
+            return {}
+        published = self._store.summaries(self._model)
+        found: dict[str, Verdict] = {}
+        for rollout in judged:
+            own = [each for each in published if each.key.startswith(f"{rollout.id}/")]
+            verdicts = self._judge(rollout, own, now)
+            self._keep(rollout, verdicts, now)
+            found |= {verdict_key(rollout.id, rollout.step, version): verdict for version, verdict in verdicts.items()}
+        return found
+
+    def _judge(self, rollout: Rollout, published: Sequence[PublishedSummary], now: float) -> dict[str, Verdict]:
+        merged = merged_summaries(published)
+        try:
+            window = self._since_start(rollout, published, merged, now)
+        except SummaryError as error:
+            _log.warning("rollout %s: the step's observations are counted anew: %s", rollout.id, error)
+            self._keep_start(rollout, merged)
+            return {}
+        if window is None:
+            return {}
+        stable = _stable(window)
+        elapsed = (now if rollout.paused_at is None else rollout.paused_at) - rollout.step_since
+        verdicts = {}
+        for version in rollout.candidates:
+            try:
+                verdicts[version] = judge(
+                    _spec_of_step(rollout),
+                    stable,
+                    window.get(summary_key(rollout.id, version, "candidate"), Summary(stable.features)),
+                    window.get(summary_key(rollout.id, version, "shadow")),
+                    elapsed_seconds=max(elapsed, 0.0),
+                    num_analyses=len(rollout.spec.steps) * len(rollout.spec.candidates),
+                )
+            except AnalysisError as error:
+                _log.error("rollout %s: %s cannot be judged: %s", rollout.id, version, error)
+        return verdicts
+
+    def _since_start(
+        self, rollout: Rollout, published: Sequence[PublishedSummary], merged: Mapping[str, Summary], now: float
+    ) -> dict[str, Summary] | None:
+        """What was counted in this step; None while that is not known yet."""
+        if rollout.step == 0:
+            return dict(merged)
+        content = self._store.get_value(self._name("step", rollout))
+        start = None if content is None else msgspec.msgpack.decode(content, type=StepStart)
+        if start is None or (start.rollout, start.step) != (rollout.id, rollout.step):
+            is_settled = all(each.at >= rollout.step_since for each in published)
+            if is_settled or now - rollout.step_since > _SETTLE_SECONDS:
+                self._keep_start(rollout, merged)
+            return None
+        before = {key: Summary.from_bytes(content) for key, content in start.summaries.items()}
+        return {key: summary.since(before[key]) if key in before else summary for key, summary in merged.items()}
+
+    def _keep_start(self, rollout: Rollout, merged: Mapping[str, Summary]) -> None:
+        start = StepStart(rollout.id, rollout.step, {key: summary.to_bytes() for key, summary in merged.items()})
+        self._store.put_value(self._name("step", rollout), msgspec.msgpack.encode(start))
+
+    def _keep(self, rollout: Rollout, verdicts: Mapping[str, Verdict], now: float) -> None:
+        if not verdicts:
+            return
+        before = read_findings(self._store, self._model, rollout.id)
+        point = Point(now, rollout.step, rollout.weight, {name: _bands(each) for name, each in verdicts.items()})
+        points = thinned(before.points if before else [], point)
+        plain = {name: msgspec.to_builtins(each) for name, each in verdicts.items()}
+        findings = Findings(rollout.id, now, plain, points)
+        self._store.put_value(self._name("findings", rollout), msgspec.json.encode(findings))
+
+    def _name(self, kind: str, rollout: Rollout) -> str:
+        return f"{kind}/{self._model}/{_slot(rollout.id)}"
+
+
+def read_findings(store: StateStore, model: str, rollout_id: str) -> Findings | None:
+    """What the analysis has found of a rollout; None if nothing, or too many rollouts came after it. Blocks."""
+    content = store.get_value(f"findings/{model}/{_slot(rollout_id)}")
+    if content is None:
+        return None
+    findings = msgspec.json.decode(content, type=Findings)
+    return findings if findings.rollout == rollout_id else None
+
+
+def merged_summaries(published: Iterable[PublishedSummary]) -> dict[str, Summary]:
+    """All replicas' summaries together, by key; one that cannot be read is left out, and said in the log."""
+    merged: dict[str, Summary] = {}
+    for each in published:
+        try:
+            summary = Summary.from_bytes(each.content)
+            merged[each.key] = merged[each.key].merge(summary) if each.key in merged else summary
+        except SummaryError as error:
+            _log.error("the summary %s of replica %s is left out: %s", each.key, each.replica, error)
+    return merged
+
+
+def thinned(points: Sequence[Point], point: Point) -> list[Point]:
+    """Adds a point, unless the last one is too near; when there are too many, every other one goes."""
+    span = point.at - points[0].at if points else 0.0
+    if points and point.at - points[-1].at < max(_SHORTEST_SECONDS, span / _MAX_POINTS):
+        return list(points)
+    grown = [*points, point]
+    return grown if len(grown) <= _MAX_POINTS else [*grown[:-1:2], grown[-1]]
+
+
+def _spec_of_step(rollout: Rollout) -> AnalysisSpec:
+    spec, step = rollout.spec.analysis, rollout.spec.steps[rollout.step]
+    assert spec is not None
+    return spec if step.analysis_seconds is None else msgspec.structs.replace(spec, max_seconds=step.analysis_seconds)
+
+
+def _stable(window: Mapping[str, Summary]) -> Summary:
+    """What the stable version did meanwhile; its name may change under a rollout, so all are taken together."""
+    stable: Summary | None = None
+    for key, summary in window.items():
+        if key.endswith("/stable"):
+            stable = summary if stable is None else stable.merge(summary)
+    return stable or next((Summary(each.features) for each in window.values()), Summary())
+
+
+def _bands(verdict: Verdict) -> dict[str, Band]:
+    return {
+        metric.name: Band(metric.stable, metric.candidate, metric.difference, metric.low, metric.high)
+        for metric in verdict.metrics
+    }
+
+
+def _slot(rollout_id: str) -> int:
+    return int(rollout_id.lstrip("r")) % _NUM_SLOTS
