@@ -134,19 +134,19 @@ def pause_for(
 
 
 def make_promoted(draft: Draft, rollout: Rollout, version: str, command: Command) -> None:
-    """Makes a candidate the stable version, and ends its rollout."""
+    """Makes a candidate the stable version, and ends its rollout; refresh never admits the other candidates."""
     moved = draft.put(rollout, command, **_ended(draft, "promoted"))
     draft.note(
         "promoted", rollout=moved, version=version, before=f"stable {draft.state.stable}", after=f"stable {version}"
     )
+    draft.set(floor=max(draft.state.floor, *map(number_of, rollout.spec.candidates)))
     make_stable(draft, version)
 
 
 def make_rolled_back(draft: Draft, rollout: Rollout, command: Command, *, reason: str | None = None) -> None:
     """Takes all users back to the stable version. Refresh never admits the candidates again, nor what is older."""
     moved = draft.put(rollout, command, **_ended(draft, "rolled_back"))
-    numbers = [number_of(version) for version in rollout.spec.candidates]
-    draft.set(floor=max(draft.state.floor, *numbers))
+    draft.set(floor=max(draft.state.floor, *map(number_of, rollout.spec.candidates)))
     draft.note("rolled_back", rollout=moved, before=described(rollout), after="rolled_back", reason=reason)
     if draft.state.policy.admit == "direct" and not rollout.is_rollback:
         hold_refresh(draft, f"rollout {rollout.id} was rolled back, and what follows may be built on its candidate")

@@ -57,7 +57,7 @@ def _advance_one(
     of_candidates = {version: verdicts[key] for version, key in keys.items() if key in verdicts}
     if rollout.started_at is not None and _ends_by_failure(draft, rollout, of_candidates):
         return
-    if rollout.status == "paused" or _ends_by_replicas(draft, rollout, replicas):
+    if rollout.status == "paused" or _waited_too_long(draft, rollout, replicas):
         return
     if rollout.status == "pending":
         if _all_have(rollout, replicas):
@@ -72,21 +72,27 @@ def _all_have(rollout: Rollout, replicas: Sequence[ReplicaReport]) -> bool:
     return bool(living) and not replicas_without(rollout.candidates, living)
 
 
-def _ends_by_replicas(draft: Draft, rollout: Rollout, replicas: Sequence[ReplicaReport]) -> bool:
-    if "failure" in rollout.waived:
-        return False
-    for each in replicas:
-        for version in rollout.candidates:
-            if version in each.failed and not each.is_draining:
-                reason = f"replica {each.replica} cannot load {version}: {each.failed[version]}"
-                _fail(draft, rollout, reason)
-                return True
+def _waited_too_long(draft: Draft, rollout: Rollout, replicas: Sequence[ReplicaReport]) -> bool:
     waits = draft.now - rollout.step_since
-    if rollout.status == "pending" and waits > rollout.spec.ready_seconds and not _all_have(rollout, replicas):
-        missing = ", ".join(replicas_without(rollout.candidates, replicas)) or "no replica lives"
-        _fail(draft, rollout, f"after {waits:.0f} s not all replicas have the candidates; without them: {missing}")
+    is_over = waits > rollout.spec.ready_seconds and "failure" not in rollout.waived
+    if rollout.status == "pending" and is_over and not _all_have(rollout, replicas):
+        _fail(draft, rollout, f"after {waits:.0f} s {_missing(rollout, replicas)}")
         return True
     return False
+
+
+def _missing(rollout: Rollout, replicas: Sequence[ReplicaReport]) -> str:
+    """Which replicas lack a candidate, and why. That a load failed is no end by itself: replicas try again."""
+    names = replicas_without(rollout.candidates, replicas)
+    if not names:
+        return "no replica lives"
+    told = {
+        version: f"; {each.replica} cannot load {version}: {each.failed[version]}"
+        for each in replicas
+        for version in rollout.candidates
+        if each.replica in names and version in each.failed
+    }
+    return f"not all replicas have the candidates, without them: {', '.join(names)}{''.join(told.values())}"
 
 
 def _ends_by_failure(draft: Draft, rollout: Rollout, verdicts: Mapping[str, Verdict]) -> bool:
@@ -163,9 +169,8 @@ def _stop_inconclusive(draft: Draft, rollout: Rollout, seconds: float) -> None:
 def _judged(rollout: Rollout, verdicts: Mapping[str, Verdict]) -> Rollout:
     if not verdicts:
         return rollout
-    return msgspec.structs.replace(
-        rollout, verdict={name: msgspec.to_builtins(each) for name, each in verdicts.items()}
-    )
+    plain = msgspec.json.decode(msgspec.json.encode(verdicts))
+    return msgspec.structs.replace(rollout, verdict=plain)
 
 
 def _explained(verdict: Verdict) -> str:

@@ -68,7 +68,7 @@ class RolloutSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         shadow: Percent of the stable version's requests that each candidate scores as well, off the path.
         holdout: Percent of the buckets that no candidate gets before its promotion.
         analysis: How candidates are judged; None: not at all.
-        on_failure: What a failed analysis, or a replica that cannot load a candidate, does.
+        on_failure: What a failed analysis does, or the end of the wait for replicas.
         on_inconclusive: What an analysis without an outcome does when its time is over.
         webhooks: Who is told.
         ready_seconds: How long the rollout waits for all replicas to have its candidates.

@@ -60,9 +60,7 @@ MAX_QUARANTINED = 1000
 _REFRESH = "refresh"
 
 
-def start_rollout(
-    state: ModelState, spec: RolloutSpec, *, actor: str, now: float, reason: str = "", is_rollback: bool = False
-) -> Change:
+def start_rollout(state: ModelState, spec: RolloutSpec, *, actor: str, now: float, reason: str = "") -> Change:
     """Starts a rollout; it waits as `pending` until all replicas have its candidates.
 
     Args:
@@ -71,15 +69,20 @@ def start_rollout(
         actor: Who starts it.
         now: When.
         reason: Why.
-        is_rollback: It brings an earlier stable version back; see `rollback_to`.
 
     Raises:
         RolloutSpecError: The spec does not hold together.
         AdmissionError: A candidate must not take traffic.
         TransitionError: There is no room for it beside the active rollouts, or no stable version yet.
     """
-    checked(spec)
     draft = Draft(state, actor=actor, now=now, reason=reason)
+    _start(draft, spec, is_rollback=False)
+    return _made(draft)
+
+
+def _start(draft: Draft, spec: RolloutSpec, *, is_rollback: bool) -> None:
+    state = draft.state
+    checked(spec)
     if state.stable is None:
         raise TransitionError(
             f"model {state.model} has no stable version yet: the first one is admitted, not rolled out"
@@ -90,11 +93,11 @@ def start_rollout(
         id=f"r{state.next_id:06d}",
         spec=spec,
         status="pending",
-        created_at=now,
-        created_by=actor,
-        reason=reason,
+        created_at=draft.now,
+        created_by=draft.actor,
+        reason=draft.reason,
         arms=tuple(Arm(version) for version in spec.candidates),
-        step_since=now,
+        step_since=draft.now,
         is_rollback=is_rollback,
     )
     # Other users come first in each rollout; but while one is active, users keep their buckets.
@@ -102,7 +105,6 @@ def start_rollout(
     draft.set(rollouts=(*state.rollouts, rollout), next_id=state.next_id + 1, salt=salt)
     _check_room(draft.state)
     draft.note("started", rollout=rollout, after=f"pending: {', '.join(spec.candidates)}")
-    return _made(draft)
 
 
 def pause(state: ModelState, rollout: str, *, actor: str, now: float, reason: str = "") -> Change:
@@ -254,9 +256,8 @@ def rollback_to(
     hold_refresh(draft, f"rollback to {version}: what follows may be built on what is taken back")
     if not replicas or replicas_without((version,), replicas):
         spec = RolloutSpec(candidates=(version,), steps=(Step(weight=100.0),), on_failure="pause")
-        begun = start_rollout(draft.state, spec, actor=actor, now=now, reason=reason, is_rollback=True)
-        done = _made(draft)
-        return Change(begun.state, (*done.events, *begun.events), done.finished)
+        _start(draft, spec, is_rollback=True)
+        return _made(draft)
     draft.note("reverted", version=version, before=f"stable {state.stable}", after=f"stable {version}")
     make_stable(draft, version)
     return _made(draft)

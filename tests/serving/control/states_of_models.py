@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from rankhouse.serving.analysis.spec import Verdict
 from rankhouse.serving.control import transitions
 from rankhouse.serving.control.model_state import ModelState, ReplicaReport, Rollout, verdict_key
+from rankhouse.serving.control.moves import Draft, enter_step
 from rankhouse.serving.control.rollout_spec import RolloutSpec, parse_rollout
 
 ANALYSIS = {"alpha": 0.05, "min_requests": 100, "metrics": [{"name": "error_rate", "max_increase": 0.001}]}
@@ -39,11 +40,9 @@ def started(state: ModelState, wanted: RolloutSpec, *, now: float = 10.0) -> Mod
 
 def begun(state: ModelState, wanted: RolloutSpec, *, now: float = 10.0) -> ModelState:
     """The state with one more rollout, in its first step."""
-    pending = started(state, wanted, now=now)
-    loaded = [int(version[:6]) for rollout in pending.rollouts for version in rollout.candidates]
-    change = transitions.advance(pending, now=now, replicas=[replica(*loaded)], verdicts={})
-    assert change is not None
-    return change.state
+    draft = Draft(started(state, wanted, now=now), actor="conductor", now=now, reason="")
+    enter_step(draft, draft.state.rollouts[-1], 0, "advance")
+    return draft.state
 
 
 def verdicts(rollout: Rollout, outcomes: Sequence[str]) -> dict[str, Verdict]:
