@@ -45,7 +45,7 @@ class ControlLoop:
         CorruptStateError: That file is damaged.
 
     Attributes:
-        replica: The replica's full name.
+        name: The replica's full name.
         urls: Where this replica is found; part of its report.
     """
 
@@ -60,7 +60,7 @@ class ControlLoop:
         feedback: Feedback,
         settings: Settings,
     ) -> None:
-        self.replica = f"{settings.replica or socket.gethostname()}-{uuid.uuid4().hex[:8]}"
+        self.name = f"{settings.replica or socket.gethostname()}-{uuid.uuid4().hex[:8]}"
         self.urls: Mapping[str, str] = {}
         self._store = store
         self._model = first_state.model
@@ -90,8 +90,25 @@ class ControlLoop:
         await self._watcher.stop()
         await self._publish()
         await self._try("feedback", self._feedback.write)
-        await self._try("its end", lambda: asyncio.to_thread(self._store.retire, self._model, self.replica))
+        await self._try("its end", lambda: asyncio.to_thread(self._store.retire, self._model, self.name))
         await asyncio.to_thread(self._store.close)
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether balancers are told to look elsewhere."""
+        return self._scorer.is_draining
+
+    def drain(self) -> None:
+        """Becomes not ready, and answers what still comes."""
+        self._scorer.is_draining = True
+
+    def undrain(self) -> None:
+        """Becomes ready again."""
+        self._scorer.is_draining = False
+
+    def refresh_now(self) -> None:
+        """Looks for versions now."""
+        self._versions.refresh_now()
 
     def update(self) -> None:
         """Makes the routes anew, of the state as it is known and of what is loaded."""
@@ -141,7 +158,7 @@ class ControlLoop:
     async def _report(self) -> None:
         more = self._versions.report()
         report = ReplicaReport(
-            replica=self.replica,
+            replica=self.name,
             model=self._model,
             at=time.time(),
             loaded=tuple(sorted(self._versions.models)),
@@ -166,7 +183,7 @@ class ControlLoop:
             await self._try("summaries", lambda: self._publish_content(content))
 
     async def _publish_content(self, content: dict[SummaryKey, bytes]) -> None:
-        await asyncio.to_thread(self._store.publish_summaries, self.replica, self._model, content)
+        await asyncio.to_thread(self._store.publish_summaries, self.name, self._model, content)
         self._published = content
 
     async def _try(self, what: str, write: Callable[[], Awaitable[object]]) -> None:
@@ -177,5 +194,5 @@ class ControlLoop:
         except StateStoreError as exc:
             trouble = str(exc)
         if trouble and self._troubles.get(what) != trouble:
-            _log.warning("replica %s cannot write %s: %s", self.replica, what, trouble)
+            _log.warning("replica %s cannot write %s: %s", self.name, what, trouble)
         self._troubles[what] = trouble

@@ -45,6 +45,9 @@ class LoadedVersions(Protocol):
     def report(self) -> VersionsReport:
         """What else is to be said of versions."""
 
+    def refresh_now(self) -> None:
+        """Looks for versions now, not only when it is time to."""
+
     async def run(self, on_change: Callable[[], None]) -> None:
         """Keeps itself up to date until it is cancelled; `on_change` is called after each change."""
 
@@ -79,6 +82,10 @@ class FoundVersions:
         """Takes note of the versions that are wanted now, and looks for them."""
         wanted = {state.stable, *state.previous, *(name for rollout in state.rollouts for name in rollout.candidates)}
         self._wanted = {name for name in wanted if name is not None}
+        self.refresh_now()
+
+    def refresh_now(self) -> None:
+        """Looks for versions now."""
         self._is_asked.set()
 
     def report(self) -> VersionsReport:

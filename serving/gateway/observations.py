@@ -117,10 +117,8 @@ class Observations:
 def missing_values(result: Result) -> npt.NDArray[np.int64]:
     """How many rows of a request have no value for each feature: int64 [F], in the order of `ServedModel.columns`."""
     raw = result.raw
-    return np.concatenate(
-        [
-            np.count_nonzero(np.isnan(raw.float_values), axis=0),
-            np.count_nonzero(raw.int_lengths == 0, axis=0),
-            np.count_nonzero(raw.text_lengths == 0, axis=0),
-        ]
-    )
+    # A product counts several times faster than NumPy's sums over an axis of booleans.
+    ones_B = np.ones(raw.num_rows)
+    is_missing = (np.isnan(raw.float_values), raw.int_lengths == 0, raw.text_lengths == 0)
+    missing_F: npt.NDArray[np.float64] = np.concatenate([ones_B @ missing_BF for missing_BF in is_missing])
+    return missing_F.astype(np.int64)

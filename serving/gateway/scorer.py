@@ -49,7 +49,7 @@ class Scorer:
         admission: The requests in flight.
         metrics: What Prometheus reads.
         observers: Are told of each request that had a route, after its answer was sent.
-        is_draining: The gateway is about to stop.
+        is_draining: The gateway is about to stop, or an operator takes it out of service.
         control: Where the state of rollouts cannot be read: since when; else empty.
     """
 
@@ -242,7 +242,7 @@ class Scorer:
             NotReadyError: It would not.
         """
         if self.is_draining:
-            raise NotReadyError("the gateway is stopping")
+            raise NotReadyError("the gateway drains: it is stopping, or an operator takes it out of service")
         model = self.routes.main
         if model is None:
             raise NotReadyError(f"no stable version of {self._settings.model!r} is loaded yet")

@@ -1,19 +1,14 @@
 """REST and gRPC in one process and one event loop."""
 
 import asyncio
-import contextlib
 import gc
 import logging
 import math
 import signal
-import socket
-from collections.abc import Iterator
 
 import grpc
-import uvicorn
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from rankhouse.serving.control.model_state import ModelState, number_of
 from rankhouse.serving.control.state_store import StateStore
@@ -22,6 +17,7 @@ from rankhouse.serving.errors import AddressError, NotReadyError
 from rankhouse.serving.gateway.app import create_app
 from rankhouse.serving.gateway.control_loop import ControlLoop
 from rankhouse.serving.gateway.feedback import Feedback
+from rankhouse.serving.gateway.http_server import HttpServer, taken
 from rankhouse.serving.gateway.loaded_versions import FoundVersions
 from rankhouse.serving.gateway.observations import Observations
 from rankhouse.serving.gateway.ranking_service import SERVICE, RankingService
@@ -35,39 +31,7 @@ from rankhouse.serving.ranking_pb2_grpc import add_RankingServicer_to_server
 from rankhouse.serving.triton_client import TritonClient
 
 _HEALTH_SECONDS = 1.0
-_BACKLOG = 1024
-# More than a head may have (settings.py) and what is read at a time, which can hold an earlier request's body too.
-_LARGEST_HEAD_BYTES = 1 << 20
 _log = logging.getLogger(__name__)
-
-
-class _BoundedHead(HttpToolsProtocol):
-    """Closes a connection whose headers do not end: uvicorn keeps them all until then, and only then can we refuse."""
-
-    _head_bytes: int | None = None  # Of a head that is not complete yet.
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if self._head_bytes is not None:
-            self._head_bytes += len(data)
-            if self._head_bytes > _LARGEST_HEAD_BYTES:
-                self.transport.abort()
-
-    def on_message_begin(self) -> None:
-        self._head_bytes = 0
-        super().on_message_begin()
-
-    def on_headers_complete(self) -> None:
-        self._head_bytes = None
-        super().on_headers_complete()
-
-
-class _RestServer(uvicorn.Server):
-    """Uvicorn, which leaves the signals to us: we announce the end before the sockets close."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 class Gateway:
@@ -103,10 +67,11 @@ class Gateway:
         self._scorer.observers += [self._feedback.observe, self._observations.observe, self._shadows.observe]
         self._control = self._control_loop(store) if store else None
         self._grace_seconds = math.ceil(settings.request_timeout_seconds) + 1
-        self._rest = self._rest_server()
+        app = create_app(self._scorer, self._feedback, settings, example=model)
+        self._rest = HttpServer(app, what="REST", setting="PORT", grace_seconds=self._grace_seconds)
         self._grpc = self._grpc_server()
         self._health = health.aio.HealthServicer()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._reporting: asyncio.Task[None] | None = None
 
     def _control_loop(self, store: StateStore) -> ControlLoop:
         settings = self._settings
@@ -120,19 +85,6 @@ class Gateway:
             feedback=self._feedback,
             settings=settings,
         )
-
-    def _rest_server(self) -> _RestServer:
-        config = uvicorn.Config(
-            create_app(self._scorer, self._feedback, self._settings, example=self._model),
-            http=_BoundedHead,
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=self._grace_seconds,
-        )
-        return _RestServer(config)
 
     def _grpc_server(self) -> grpc.aio.Server:
         options = [
@@ -150,24 +102,19 @@ class Gateway:
             AddressError: One of them is taken, or not ours to take.
         """
         host = self._settings.host
-        rest_socket = listening_socket(host, self.port)
-        self.port = rest_socket.getsockname()[1]
+        self.port = self._rest.listen(host, self.port)
         add_RankingServicer_to_server(RankingService(self._scorer, self._feedback), self._grpc)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
         reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._grpc)
         try:
             self.grpc_port = self._grpc.add_insecure_port(address(host, self.grpc_port))
         except RuntimeError as exc:
-            rest_socket.close()
-            raise AddressError(_taken(host, self.grpc_port, "gRPC", "GRPC_PORT")) from exc
+            await self._rest.stop()
+            raise AddressError(taken(host, self.grpc_port, "gRPC", "GRPC_PORT")) from exc
         await self._report_health()
         await self._grpc.start()
-        self._tasks = [
-            asyncio.create_task(self._rest.serve(sockets=[rest_socket])),
-            asyncio.create_task(self._keep_reporting_health()),
-        ]
-        while not self._rest.started and not self._tasks[0].done():
-            await asyncio.sleep(0.005)
+        await self._rest.serve()
+        self._reporting = asyncio.create_task(self._keep_reporting_health())
         if self._control:
             self._control.urls = {"rest": f"http://{address(host, self.port)}", "grpc": address(host, self.grpc_port)}
             await self._control.start()
@@ -181,10 +128,9 @@ class Gateway:
         self._scorer.is_draining = True
         await self._report_health()
         await asyncio.sleep(drain_seconds)
-        serving, health_task = self._tasks
-        health_task.cancel()
-        self._rest.should_exit = True
-        await asyncio.gather(serving, self._grpc.stop(self._grace_seconds))
+        if self._reporting:
+            self._reporting.cancel()
+        await asyncio.gather(self._rest.stop(), self._grpc.stop(self._grace_seconds))
         await self._shadows.stop()
         if self._control:
             await self._control.stop()
@@ -203,31 +149,6 @@ class Gateway:
         while True:
             await asyncio.sleep(_HEALTH_SECONDS)
             await self._report_health()
-
-
-def listening_socket(host: str, port: int) -> socket.socket:
-    """Listens on a port for REST.
-
-    Raises:
-        AddressError: It is taken, or not ours to take.
-    """
-    # asyncio turns Nagle's algorithm off only where the protocol is named; with it, answers come 40 ms late.
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        listener.listen(_BACKLOG)
-    except OSError as exc:
-        listener.close()
-        raise AddressError(_taken(host, port, "REST", "PORT") + f" ({exc.strerror})") from exc
-    return listener
-
-
-def _taken(host: str, port: int, what: str, setting: str) -> str:
-    return (
-        f"{what} cannot listen on {address(host, port)}; free the port, or set RANKHOUSE_{setting} (0 takes a free one)"
-    )
 
 
 def run(settings: Settings) -> None:

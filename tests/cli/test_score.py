@@ -87,3 +87,11 @@ def test_a_wrong_file_is_an_error(gateway: RunningGateway, tmp_path: Path) -> No
     result = score(tmp_path / "rows.csv", "--url", gateway.url)
     assert isinstance(result.exception, ScoreFileError)
     assert "names no feature of the model" in str(result.exception)
+
+
+def test_a_key_and_the_oldest_version_are_sent(gateway: RunningGateway, rows: Path) -> None:
+    newest = ["--key", "user-1", "--min-version", "1"]
+    assert score(rows, "--url", gateway.url, *newest).exit_code == 0
+    result = score(rows, "--url", gateway.url, "--grpc", gateway.grpc_address, "--min-version", "2")
+    assert isinstance(result.exception, GatewayError)
+    assert "UNAVAILABLE: no version from 2 on takes traffic here yet" in str(result.exception)

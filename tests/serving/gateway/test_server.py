@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from rankhouse.embedding_cache.format.version import Version
-from rankhouse.serving.gateway.server import listening_socket
+from rankhouse.serving.gateway.http_server import listening_socket
 from rankhouse.serving.processes import ChildProcess, free_ports
 from rankhouse.serving.triton_server import TritonServer
 from tests.serving.gateway.half_request import HalfRequest
