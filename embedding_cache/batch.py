@@ -1,5 +1,6 @@
 """A batch of ids as the compiled engine takes it, made of arrays."""
 
+import ctypes
 from collections.abc import Sequence
 from typing import Any
 
@@ -40,6 +41,20 @@ def array_of(value: Any, name: str, dtypes: Sequence[type], num_dims: int) -> np
     return array
 
 
+_Nothing = ctypes.c_char * 0
+
+
+def address_of(array: npt.NDArray[Any]) -> int:
+    """Returns where the elements of an array lie that are one after the other.
+
+    A call of some microseconds feels how that is asked for: `array.ctypes` takes three times as long.
+    """
+    try:
+        return ctypes.addressof(_Nothing.from_buffer(array))
+    except (TypeError, ValueError):  # It cannot be written to.
+        return int(array.ctypes.data)
+
+
 class NativeBatch:
     """An rh_engine_batch, and the arrays that it points to.
 
@@ -62,7 +77,7 @@ class NativeBatch:
     ) -> None:
         self._num_features = num_features
         ids = np.ascontiguousarray(array_of(ids, "ids", (np.int64, np.int32), 1))
-        self.native = library.Batch(ids=ids.ctypes.data, num_ids=len(ids), id_type=int(ids.dtype == np.int32))
+        self.native = library.Batch(ids=address_of(ids), num_ids=len(ids), id_type=int(ids.dtype == np.int32))
         self._arrays = [ids]
         if (lengths is None) == (offsets is None):
             raise BatchError("expected either lengths or offsets")
@@ -88,7 +103,7 @@ class NativeBatch:
     def _keep(self, array: npt.NDArray[Any]) -> int:
         array = np.ascontiguousarray(array)
         self._arrays.append(array)
-        return int(array.ctypes.data)
+        return address_of(array)
 
     def _take_lengths(self, lengths: Any) -> int:
         lengths = taken(lengths, "lengths")

@@ -94,6 +94,8 @@ def load() -> ctypes.CDLL:
 
 def check(status: int) -> None:
     """Raises the error that a status stands for, with the library's message; does nothing for success."""
+    if status == 0:
+        return
     if status in _ERRORS:
         raise _ERRORS[status](kernels.load().rh_last_error().decode(errors="replace"))
     kernels.check(status)

@@ -15,8 +15,10 @@
 namespace rankhouse {
 namespace {
 
-// A block's outputs should stay in the L2 cache while its features are written next to each other.
-constexpr int64_t kBlockFloats = 128 * 1024;
+// A block's features are written next to each other: where their outputs leave the nearer caches meanwhile, that takes
+// longer, and where blocks are short, rows are prefetched in vain at the end of each of its features. 26 tables of dim
+// 16, 4096 samples of one id: 4 MiB are a tenth faster than 512 KiB.
+constexpr int64_t kBlockFloats = 1024 * 1024;
 // Outputs that no cache holds.
 constexpr int64_t kStreamedFloats = int64_t{8} << 20;
 

@@ -78,6 +78,13 @@ class GatherLoop:
         self._task.ids = self._first_ids + batch * self._batch_bytes
         self._call(self._task_pointer, self._num_threads)
 
+    def arguments(self) -> list[tuple[int, int]]:
+        """Returns the arguments of the loop for each batch; they live as long as this."""
+        self._tasks = [_Task.from_buffer_copy(self._task) for _ in range(self._num_batches)]
+        for batch, task in enumerate(self._tasks):
+            task.ids = self._first_ids + batch * self._batch_bytes
+        return [(ctypes.addressof(task), self._num_threads) for task in self._tasks]
+
     def _try(self, distance: int) -> float:
         self._task.distance = distance
         return median(_seconds(self.run, number % self._num_batches) for number in range(TRIES))

@@ -10,6 +10,7 @@ import numpy as np
 from benchmarks.support.embedding.native_memory import allocate
 from benchmarks.support.engine.candidate import files_below, row_numbers
 from benchmarks.support.engine.dataset import Dataset
+from benchmarks.support.engine.timed_calls import Kind, TimedCalls
 
 SOURCES = Path(__file__).parent
 BUILT = Path(__file__).parents[3] / "build" / "bench"
@@ -92,18 +93,17 @@ class CStore:
         self._keys = row_numbers(ids, self._dataset.tables.rows)
         self._out = allocate(batch_size, num_features * dim)
         count = num_features * batch_size
-        self._arguments = [
-            (
-                *(self._handle, ctypes.c_void_p(self._keys[batch].ctypes.data)),
-                *(ctypes.c_int64(count), ctypes.c_int64(4 * dim), ctypes.c_void_p(self._out.ctypes.data)),
-            )
-            for batch in range(num_batches)
-        ]
+        handle, out = self._handle.value or 0, self._out.ctypes.data
+        self._arguments = [(handle, self._keys[batch].ctypes.data, count, 4 * dim, out) for batch in range(num_batches)]
 
     def run(self, batch: int) -> None:
         """Looks one batch up."""
-        if self._library.kv_lookup(*self._arguments[batch]):
+        if self._library.kv_lookup(*map(ctypes.c_void_p, self._arguments[batch])):
             raise StoreMissingError(f"{self._path}: a row could not be read; remove the store")
+
+    def timed(self) -> TimedCalls:
+        """The calls."""
+        return TimedCalls(Kind.STORE_LOOKUP, self._library.kv_lookup, self._arguments)
 
     def result(self) -> np.ndarray:
         """The rows."""

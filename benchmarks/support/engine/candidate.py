@@ -2,9 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from benchmarks.support.engine.timed_calls import TimedCalls
 
 
 class Candidate(Protocol):
@@ -34,6 +37,9 @@ class Candidate(Protocol):
 
     def run(self, batch: int) -> None:
         """Looks one batch up."""
+
+    def timed(self) -> "TimedCalls | None":
+        """Returns the calls that `run` makes, for what is timed through C; None where it is timed through Python."""
 
     def result(self) -> np.ndarray:
         """Returns what the last run gave, float32 [B, F * D]."""

@@ -1,11 +1,8 @@
 """Our engine, through C with everything preallocated and through Python, and what bounds it on the same rows."""
 
-import ctypes
-import json
 import shutil
 import tempfile
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +12,9 @@ from benchmarks.support.embedding import gather_loop
 from benchmarks.support.embedding.native_memory import allocate
 from benchmarks.support.engine.candidate import files_below, row_numbers
 from benchmarks.support.engine.dataset import Dataset
-from rankhouse.embedding_cache import library
+from benchmarks.support.engine.timed_calls import Kind, TimedCalls
+from benchmarks.support.engine.version_calls import NativeEngine, VersionCalls, make_executor
 from rankhouse.embedding_cache.engine import Engine
-from rankhouse.kernels.library import Executor, FeatureRows
-from rankhouse.kernels.library import load as load_kernels
 
 # Of the rows' bytes, in front of Redis.
 CACHED_SHARE = 0.1
@@ -27,31 +23,24 @@ DEADLINE_MS = 5000
 
 
 class ThroughC:
-    """The engine by ctypes: no allocation and no conversion in a call."""
+    """The engine through C: no allocation and no conversion in a call."""
 
     def __init__(self, dataset: Dataset, *, memory: str, num_deltas: int, num_threads: int) -> None:
         self.name = f"Rankhouse {memory}" + (f", {num_deltas} delta{'s' * (num_deltas > 1)}" if num_deltas else "")
         self.num_deltas, self.in_files = num_deltas, memory == "map"
         self._dataset = dataset
         self._options: dict[str, Any] = {"memory": memory, "num_threads": num_threads}
-        self._library = library.load()
-        self._executor = ctypes.byref(_executor(num_threads))
+        self._executor = make_executor(num_threads)
 
     def open(self) -> None:
         """Opens the version in an engine of its own."""
-        self._engine, self._version = ctypes.c_void_p(), ctypes.c_void_p()
-        library.check(self._library.rh_engine_create(json.dumps(self._options).encode(), ctypes.byref(self._engine)))
-        name = self._dataset.version(self.num_deltas).name
-        library.check(
-            self._library.rh_engine_open(
-                self._engine, str(self._store).encode(), name.encode(), 0, ctypes.byref(self._version)
-            )
-        )
+        self._engine = NativeEngine(self._options)
+        self._version = self._engine.open(self._store, self._dataset.version(self.num_deltas).name)
 
     def close(self) -> None:
         """Closes version and engine."""
-        self._library.rh_engine_close(self._version)
-        self._library.rh_engine_destroy(self._engine)
+        self._engine.close(self._version)
+        self._engine.destroy()
 
     def files(self) -> Sequence[Path]:
         """The store's shared files."""
@@ -59,39 +48,19 @@ class ThroughC:
 
     def use(self, ids: np.ndarray) -> None:
         """Takes batches."""
-        num_batches, num_features, batch_size = ids.shape
-        dim = self._dataset.tables.dim
-        self._ids, self._out = allocate(*ids.shape, dtype=np.int64), allocate(batch_size, num_features * dim)
-        self._ids[:] = ids
-        begins = [self._out.ctypes.data + feature * dim * 4 for feature in range(num_features)]
-        self._rows = (FeatureRows * num_features)(*((begin, num_features * dim) for begin in begins))
-        self._hotness = (ctypes.c_int32 * num_features)(*[1] * num_features)
-        # Named, so that they live as long as the calls that point to them.
-        self._batches = [
-            library.Batch(
-                ids=self._ids[batch].ctypes.data,
-                hotness=ctypes.addressof(self._hotness),
-                num_ids=num_features * batch_size,
-                batch_size=batch_size,
-            )
-            for batch in range(num_batches)
-        ]
-        answer = ctypes.byref(library.Answer())
-        self._calls = [
-            partial(
-                self._library.rh_engine_lookup,
-                *(self._version, ctypes.byref(batch), self._rows, answer, self._executor),
-            )
-            for batch in self._batches
-        ]
+        self._calls = VersionCalls(self._version, ids, self._dataset.tables.dim, self._executor)
 
     def run(self, batch: int) -> None:
         """Looks one batch up."""
-        library.check(self._calls[batch]())
+        self._calls.run(batch)
+
+    def timed(self) -> TimedCalls:
+        """The calls."""
+        return self._calls.timed
 
     def result(self) -> np.ndarray:
         """The rows."""
-        return self._out
+        return self._calls.out
 
     @property
     def _store(self) -> Path:
@@ -127,6 +96,9 @@ class ThroughPython:
     def run(self, batch: int) -> None:
         """Looks one batch up."""
         self._last = self._version.lookup(self._ids[batch], self._lengths)
+
+    def timed(self) -> None:
+        """None: it is Python that is timed."""
 
     def result(self) -> np.ndarray:
         """The rows."""
@@ -199,6 +171,10 @@ class GatherLimit:
         """Looks one batch up."""
         self._loop.run(batch)
 
+    def timed(self) -> TimedCalls:
+        """The calls."""
+        return TimedCalls(Kind.GATHER_LOOP, self._library.gather_loop, self._loop.arguments())
+
     def result(self) -> np.ndarray:
         """The rows."""
         return self._out
@@ -233,6 +209,9 @@ class MappedNumPy:
         """Looks one batch up; its ids are clipped, because that is faster than to check them."""
         self._rows.take(self._numbers[batch], axis=0, out=self._out, mode="clip")
 
+    def timed(self) -> None:
+        """None: it is Python that is timed."""
+
     def result(self) -> np.ndarray:
         """The rows."""
         return self._out.reshape(len(self._out), -1)
@@ -242,11 +221,3 @@ def _copied(rows: np.ndarray) -> np.ndarray:
     copy = allocate(*rows.shape)
     copy[:] = rows
     return copy
-
-
-def _executor(num_threads: int) -> Executor:
-    kernels, pool, scratch = load_kernels(), ctypes.c_void_p(), ctypes.c_void_p()
-    library.check(kernels.rh_thread_pool_create(num_threads, ctypes.byref(pool)))
-    library.check(kernels.rh_scratch_create(ctypes.byref(scratch)))
-    parallel_for = ctypes.cast(kernels.rh_thread_pool_for, ctypes.c_void_p)
-    return Executor(parallel_for, pool, num_threads, scratch)

@@ -38,6 +38,9 @@ class PythonStore:
         """Looks one batch up and joins the rows, as whoever scores them needs them."""
         self._last = np.frombuffer(b"".join(self._values(self._keys[batch])), np.float32)
 
+    def timed(self) -> None:
+        """None: it is Python that is timed."""
+
     def result(self) -> np.ndarray:
         """The rows."""
         return self._last.reshape(self._batch_size, -1)

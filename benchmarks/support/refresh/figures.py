@@ -5,8 +5,11 @@ from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
+import numpy.typing as npt
 
 from benchmarks.support.sheet import Sheet
+
+Seconds = Sequence[float] | npt.NDArray[np.float64]
 
 MOST_P99_RATIO, MOST_BACK_MS = 1.25, 100.0
 
@@ -19,7 +22,7 @@ class Refresh:
         through: The engine or Triton.
         share: Of the rows that the new version changes.
         at_rest: Seconds of requests while nothing is opened, or closed.
-        during: Seconds of those that were due between the begin of the opening and the end of the closing.
+        during: Seconds of those that were under way between the begin of the opening and the end of the closing.
         open_seconds: Until the new version could be switched to.
         close_seconds: From the switch until the old one was closed.
         back_seconds: A switch to the version before, still open, until its first answer.
@@ -29,8 +32,8 @@ class Refresh:
 
     through: str
     share: float
-    at_rest: Sequence[float]
-    during: Sequence[float]
+    at_rest: Seconds
+    during: Seconds
     open_seconds: float
     close_seconds: float
     back_seconds: float

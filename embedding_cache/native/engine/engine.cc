@@ -12,6 +12,7 @@
 
 #include "core/status.h"
 #include "cpu/parallel.h"
+#include "engine/background.h"
 #include "engine/warm.h"
 #include "redis/options.h"
 #include "redis/redis_tier.h"
@@ -149,16 +150,27 @@ void Engine::WarmTables(const std::string& store, const Manifest& manifest, int6
   }
 }
 
-std::shared_ptr<const Version> Engine::Open(const std::string& store, const std::string& given, bool verify) {
+// As fast as it goes where nobody can be looking anything up yet, else so that lookups hardly feel it.
+std::shared_ptr<const Version> Engine::Open(const std::string& store, const std::string& name, bool verify) {
   const std::lock_guard<std::mutex> opening(opening_);
+  if (versions().empty()) return OpenBy(options_.num_threads, store, name, verify);
+  std::shared_ptr<const Version> version;
+  RunInBackground([&] { version = OpenBy(1, store, name, verify); });
+  return version;
+}
+
+std::shared_ptr<const Version> Engine::OpenBy(int32_t num_threads, const std::string& store, const std::string& given,
+                                              bool verify) {
   const std::string name = Resolved(store, given);
   const std::string folder = store + "/versions/" + name;
   Manifest manifest = ReadManifest(folder, name);
   CheckParent(store, manifest);
   CheckOwnFiles(store, folder, manifest, verify);
   const int64_t first_new_file = files_.counters()->files_opened;
+  Options opening = options_;
+  opening.num_threads = num_threads;
   std::vector<Table> tables = remote_ != nullptr ? OpenRemoteTables(name, manifest)
-                                                 : OpenTables(store, manifest, options_, &files_, &indices_, verify);
+                                                 : OpenTables(store, manifest, opening, &files_, &indices_, verify);
   if (hot_rows_ != nullptr) WarmTables(store, manifest, first_new_file, &tables);
   const std::lock_guard<std::mutex> lock(versions_mutex_);
   std::weak_ptr<const Version>& known = versions_[{name, manifest.sha256}];

@@ -34,6 +34,8 @@ class Engine {
  private:
   using Key = std::pair<std::string, std::string>;  // a version's name, and the SHA-256 of its manifest
 
+  std::shared_ptr<const Version> OpenBy(int32_t num_threads, const std::string& store, const std::string& given,
+                                        bool verify);
   std::vector<Table> OpenRemoteTables(const std::string& name, const Manifest& manifest);
   std::vector<std::shared_ptr<const Version>> versions();
   void WarmTables(const std::string& store, const Manifest& manifest, int64_t first_new_file,

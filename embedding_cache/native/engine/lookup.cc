@@ -9,6 +9,9 @@
 #include <atomic>
 #include <chrono>
 #include <limits>
+#include <ostream>
+#include <string>
+#include <vector>
 
 #include "core/status.h"
 #include "cpu/parallel.h"
@@ -30,6 +33,15 @@ struct UnknownIds {
     int64_t seen = first.load(std::memory_order_relaxed);
     while (position < seen && !first.compare_exchange_weak(seen, position, std::memory_order_relaxed)) {
     }
+  }
+};
+
+// A feature as messages name it: "feature 'C3'"; what a gather looks up has no name. It becomes text only in a message.
+struct FeatureName {
+  const std::string* name;  // or NULL
+
+  friend std::ostream& operator<<(std::ostream& text, const FeatureName& feature) {
+    return feature.name == nullptr ? text << "the batch" : text << "feature '" << *feature.name << "'";
   }
 };
 
@@ -73,16 +85,15 @@ class Call {
                                        : static_cast<const int64_t*>(lookup_.ids)[position];
   }
 
-  // "feature 'C3'"; a gather has none.
-  std::string NameOf(int64_t feature) const {
-    return lookup_.feature_tables == version_.feature_tables().data()
-               ? StrCat("feature '", version_.manifest().features[feature].name, "'")
-               : std::string("the batch");
+  FeatureName NameOf(int64_t feature) const {
+    const bool has_names = lookup_.feature_tables == version_.feature_tables().data();
+    return {has_names ? &version_.manifest().features[feature].name : nullptr};
   }
 
   // The kernels check the same, but only once ids have been resolved by it.
   void FindSpans() {
     int64_t position = 0;
+    spans_.reserve(lookup_.num_features);
     for (int64_t f = 0; f < lookup_.num_features; ++f) {
       Span span = {position, position};
       if (lookup_.offsets != nullptr) {
@@ -131,17 +142,24 @@ class Call {
       std::copy(ids + part.begin, ids + part.end, rows_ + part.begin);
       return;
     }
-    const int64_t num_rows = table.record.num_rows;
-    int64_t num_unknown = 0;
-    int64_t first_unknown = 0;
+    const auto num_rows = static_cast<uint64_t>(table.record.num_rows);
+    uint64_t num_unknown = 0;
     for (int64_t i = part.begin; i < part.end; ++i) {
       rows_[i] = ids[i];
-      if (static_cast<uint64_t>(rows_[i]) < static_cast<uint64_t>(num_rows)) continue;
-      if (num_unknown++ == 0) first_unknown = i;
-      rows_[i] = InsteadOf(table, rows_[i]);
+      num_unknown += static_cast<uint64_t>(rows_[i]) >= num_rows;
     }
+    if (num_unknown > 0) ReplaceUnknown(t, part, static_cast<int64_t>(num_unknown));
     table.index->Resolve(rows_ + part.begin, part.end - part.begin);
-    if (num_unknown > 0) unknown_[t].Add(num_unknown, first_unknown);
+  }
+
+  void ReplaceUnknown(int32_t t, Span part, int64_t num_unknown) {
+    const Table& table = version_.tables()[t];
+    const auto is_unknown = [&](int64_t id) { return id < 0 || id >= table.record.num_rows; };
+    const int64_t* const first = std::find_if(rows_ + part.begin, rows_ + part.end, is_unknown);
+    unknown_[t].Add(num_unknown, first - rows_);
+    for (int64_t i = first - rows_; i < part.end; ++i) {
+      if (is_unknown(rows_[i])) rows_[i] = InsteadOf(table, rows_[i]);
+    }
   }
 
   // The row that takes the place of an id that is none; -1: zeros.
@@ -159,16 +177,14 @@ class Call {
   void Locate() {
     tables_ = version_.direct_tables();
     std::vector<RemoteDemand> demands;
+    std::vector<std::vector<Places>> all_places(tables_.size());
+    for (size_t f = 0; f < spans_.size(); ++f) {
+      const Span span = spans_[f];
+      if (span.begin < span.end) all_places[table_of(f)].push_back({rows_ + span.begin, span.end - span.begin});
+    }
     for (size_t t = 0; t < tables_.size(); ++t) {
-      if (version_.tables()[t].is_direct) continue;
-      std::vector<Places> places;
-      for (size_t f = 0; f < spans_.size(); ++f) {
-        const Span span = spans_[f];
-        if (table_of(f) == static_cast<int32_t>(t) && span.begin < span.end) {
-          places.push_back({rows_ + span.begin, span.end - span.begin});
-        }
-      }
-      if (places.empty()) continue;
+      std::vector<Places>& places = all_places[t];
+      if (version_.tables()[t].is_direct || places.empty()) continue;
       if (version_.tables()[t].remote != nullptr) {
         demands.push_back({version_.tables()[t].remote.get(), static_cast<int32_t>(t), std::move(places), {}, {}});
         continue;

@@ -6,6 +6,15 @@
 namespace rankhouse::engine {
 namespace {
 
+constexpr int64_t kBlock = 64;
+
+// The words of a filter: one for each entry, but no more than the bitmap of all ids has; a power of two.
+size_t NumFilterWords(const std::vector<IndexEntry>& entries) {
+  size_t num_words = 1;
+  while (num_words < entries.size() && static_cast<int64_t>(num_words) * 64 <= entries.back().id) num_words *= 2;
+  return num_words;
+}
+
 // Both sorted by id; of an id in both, the newer entry.
 std::vector<IndexEntry> Merged(const std::vector<IndexEntry>& newer, const std::vector<IndexEntry>& older) {
   const auto before = [](const IndexEntry& a, const IndexEntry& b) { return a.id < b.id; };
@@ -25,7 +34,8 @@ std::vector<IndexEntry> EntriesOf(const IdLayer& layer) {
 
 }  // namespace
 
-IdLayer::IdLayer(const std::vector<IndexEntry>& entries) : words_(kChunkWords) {
+IdLayer::IdLayer(const std::vector<IndexEntry>& entries)
+    : filter_(NumFilterWords(entries)), filter_mask_(filter_.size() - 1), words_(kChunkWords) {
   if (entries.empty()) return;
   chunks_.resize((entries.back().id >> kChunkBits) + 1);
   places_.reserve(entries.size());
@@ -40,6 +50,7 @@ IdLayer::IdLayer(const std::vector<IndexEntry>& entries) : words_(kChunkWords) {
     if (word.bits == 0) word.rank = static_cast<int64_t>(places_.size());
     word.bits |= uint64_t{1} << (entry.id & 63);
     places_.push_back(entry.place);
+    filter_[static_cast<uint64_t>(entry.id) >> 6 & filter_mask_] |= uint64_t{1} << (entry.id & 63);
   }
 }
 
@@ -62,22 +73,30 @@ RowIndex::RowIndex(const std::vector<int64_t>& num_rows) {
   for (const int64_t rows : num_rows) ends_.push_back(end += rows);
 }
 
-// In blocks, in three passes: each asks for the memory that the next one reads, so that no id waits for its own.
 void RowIndex::Resolve(int64_t* ids, int64_t n) const {
-  constexpr int64_t kBlock = 64;
+  for (int64_t begin = 0; begin < n; begin += kBlock) ResolveBlock(ids + begin, std::min(kBlock, n - begin));
+}
+
+// Most ids have not changed since the base, most often one file, whose places are the ids: so what is done for each of
+// them has no branch, and the others are picked out by their bits.
+void RowIndex::ResolveBlock(int64_t* ids, int64_t count) const {
+  uint64_t changed = 0;
+  for (const std::shared_ptr<const IdLayer>& layer : layers_) changed |= layer->MayHave(ids, count);
   const int64_t* found[kBlock];
-  for (int64_t begin = 0; begin < n; begin += kBlock) {
-    int64_t* block = ids + begin;
-    const int64_t size = std::min(kBlock, n - begin);
-    for (int64_t i = 0; i < size; ++i) {
-      for (const std::shared_ptr<const IdLayer>& layer : layers_) layer->Prefetch(block[i]);
-    }
-    for (int64_t i = 0; i < size; ++i) {
-      found[i] = block[i] < 0 ? nullptr : Find(block[i]);
-      __builtin_prefetch(found[i]);
-    }
-    for (int64_t i = 0; i < size; ++i) block[i] = found[i] != nullptr ? *found[i] : BasePlace(block[i]);
+  uint64_t held = 0;
+  for (uint64_t rest = changed; rest != 0; rest &= rest - 1) {
+    const int i = __builtin_ctzll(rest);
+    found[i] = ids[i] < 0 ? nullptr : Find(ids[i]);
+    __builtin_prefetch(found[i]);
+    held |= uint64_t{found[i] != nullptr} << i;
   }
+  if (ends_.size() == 1) {
+    const auto end = static_cast<uint64_t>(ends_[0]);
+    for (int64_t i = 0; i < count; ++i) ids[i] = static_cast<uint64_t>(ids[i]) < end ? ids[i] : kNoPlace;
+  } else {
+    for (int64_t i = 0; i < count; ++i) ids[i] = BasePlace(ids[i]);
+  }
+  for (; held != 0; held &= held - 1) ids[__builtin_ctzll(held)] = *found[__builtin_ctzll(held)];
 }
 
 RowIndex RowIndex::Extended(const std::vector<int64_t>& ids, const std::vector<int64_t>& removed, int64_t file,

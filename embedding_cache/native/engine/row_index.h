@@ -22,13 +22,26 @@ struct IndexEntry {
 
 // The places of some ids: a bitmap that says which, with the count of those before each of its words, so that an id's
 // bit gives its number among them. 2 bits for each id of the table in the chunks that have any, and 8 bytes for each
-// entry. Immutable; any thread may read it.
+// entry. In front of it stands a filter, small enough for the processor's caches, that few of the other ids pass: the
+// same bitmap folded until it has 64 bits for each entry. Immutable; any thread may read it.
 class IdLayer {
  public:
   // entries: sorted by id, each once.
   explicit IdLayer(const std::vector<IndexEntry>& entries);
 
   int64_t size() const { return static_cast<int64_t>(places_.size()); }
+
+  // Bit i is 1 where the layer may have ids[i]; count <= 64. A bit that is 0 is certain.
+  uint64_t MayHave(const int64_t* ids, int64_t count) const {
+    const uint64_t* const filter = filter_.data();
+    const uint64_t mask = filter_mask_;
+    uint64_t found = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      const uint64_t id = static_cast<uint64_t>(ids[i]);
+      found |= (filter[id >> 6 & mask] >> (id & 63) & 1) << i;
+    }
+    return found;
+  }
 
   // Where the place of an id >= 0 stands; nullptr: the layer does not have it.
   const int64_t* Find(int64_t id) const {
@@ -38,12 +51,6 @@ class IdLayer {
     const uint64_t bit = uint64_t{1} << (id & 63);
     if ((word.bits & bit) == 0) return nullptr;
     return &places_[word.rank + __builtin_popcountll(word.bits & (bit - 1))];
-  }
-
-  // Asks for what Find will read first.
-  void Prefetch(int64_t id) const {
-    const uint64_t chunk = static_cast<uint64_t>(id) >> kChunkBits;
-    if (chunk < chunks_.size()) __builtin_prefetch(&WordOf(chunk, id));
   }
 
   // Appends all entries in order.
@@ -62,6 +69,8 @@ class IdLayer {
     return words_[static_cast<size_t>(chunks_[chunk]) * kChunkWords + ((id >> 6) & (kChunkWords - 1))];
   }
 
+  std::vector<uint64_t> filter_;
+  uint64_t filter_mask_;         // of the numbers of its words
   std::vector<int32_t> chunks_;  // where in words_ a chunk of ids has its words; 0: nowhere, it has no entry
   std::vector<Word> words_;
   std::vector<int64_t> places_;
@@ -103,6 +112,9 @@ class RowIndex {
     while (id >= ends_[file]) ++file;
     return PlaceOf(file, file == 0 ? id : id - ends_[file - 1]);
   }
+
+  // Overwrites ids [count], count <= 64.
+  void ResolveBlock(int64_t* ids, int64_t count) const;
 
   std::vector<int64_t> ends_;                           // of the base's files: the row after the last
   std::vector<std::shared_ptr<const IdLayer>> layers_;  // newest first

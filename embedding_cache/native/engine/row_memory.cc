@@ -14,6 +14,8 @@
 namespace rankhouse::engine {
 namespace {
 
+constexpr int64_t kHugePageBytes = 2 << 20;  // of most processors; where they are larger, rows are not all in one
+
 int64_t PageBytes() {
   static const int64_t bytes = sysconf(_SC_PAGESIZE);
   return bytes;
@@ -73,11 +75,12 @@ RowMemory::~RowMemory() {
   if (bytes_ > 0) munmap(rows_, RoundUp(bytes_, PageBytes()));
 }
 
-// Takes addresses that begin on a page and on a multiple of the stride. They cost nothing until something lies there.
+// Takes addresses that begin on a page, of a huge one where one fits, and on a multiple of the stride. They cost
+// nothing until something lies there.
 void RowMemory::Reserve() {
   const int64_t page = PageBytes();
   const int64_t needed = RoundUp(bytes_, page);
-  const int64_t alignment = std::lcm(page, stride_);
+  const int64_t alignment = std::lcm(bytes_ < kHugePageBytes ? page : std::max(page, kHugePageBytes), stride_);
   void* found = mmap(nullptr, needed + alignment, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (found == MAP_FAILED) ThrowOutOfMemory("find addresses for", bytes_);
   char* begin = static_cast<char*>(found);

@@ -34,7 +34,7 @@ class MappedRows final : public RowSource {
   void TakePages(const std::vector<Places>& places, std::vector<const char*>* pages) const;
 
   const int64_t row_bytes_;
-  std::vector<int64_t> first_rows_;  // of each file, in memory_
+  std::vector<int64_t> row_shifts_;  // from a place's row to its number in memory_: of kNoPlace, then of each file
 };
 
 // Immutable; any thread may read it.
