@@ -49,8 +49,9 @@ def address_of(array: npt.NDArray[Any]) -> int:
 
     A call of some microseconds feels how that is asked for: `array.ctypes` takes three times as long.
     """
+    memory: Any = array  # a buffer, which its stubs do not say
     try:
-        return ctypes.addressof(_Nothing.from_buffer(array))
+        return ctypes.addressof(_Nothing.from_buffer(memory))
     except (TypeError, ValueError):  # It cannot be written to.
         return int(array.ctypes.data)
 
