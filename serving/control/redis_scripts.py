@@ -8,12 +8,13 @@ local revision = tonumber(redis.call('HGET', KEYS[1], 'revision') or '0')
 if revision == 0 or revision ~= tonumber(ARGV[1]) then return {0, revision} end
 local number = tonumber(redis.call('HGET', KEYS[1], 'num_events') or '0')
 local num_events = tonumber(ARGV[6])
+-- The first write is one that a full server refuses: it refuses none after it.
+redis.call('HSET', KEYS[1], 'revision', revision + 1, 'num_events', number + num_events, 'content', ARGV[2])
 for place = 1, num_events do
   number = number + 1
   redis.call('ZADD', KEYS[2], number, number .. ':' .. ARGV[6 + place])
 end
 redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', number - tonumber(ARGV[3]))
-redis.call('HSET', KEYS[1], 'revision', revision + 1, 'num_events', number, 'content', ARGV[2])
 for place = 7 + num_events, #ARGV, 2 do
   local id, ended = ARGV[place], redis.call('HINCRBY', KEYS[1], 'num_finished', 1)
   redis.call('ZADD', KEYS[3], ended, ended .. ':' .. ARGV[place + 1])
