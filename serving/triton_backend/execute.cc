@@ -12,6 +12,22 @@ uint64_t Now() {
       .count();
 }
 
+bool IsUnavailable(const std::exception& error) {
+  const auto* failure = dynamic_cast<const Failure*>(&error);
+  return failure != nullptr && failure->code() == TRITONSERVER_ERROR_UNAVAILABLE;
+}
+
+// Runs a request of a batch that failed.
+void RunAlone(const Step& step, Request* request, Workspace* workspace, const std::exception& of_batch) {
+  try {
+    step.Run({request}, workspace);
+  } catch (const std::exception& error) {
+    // Why rows did not come the batch knows, which waited for them.
+    const bool is_same = IsUnavailable(error) && IsUnavailable(of_batch);
+    request->SetError(AsError(is_same ? of_batch : error));
+  }
+}
+
 void Run(const Step& step, const std::vector<Request*>& requests, Workspace* workspace) {
   try {
     step.Run(requests, workspace);
@@ -19,7 +35,7 @@ void Run(const Step& step, const std::vector<Request*>& requests, Workspace* wor
     if (requests.size() == 1) return requests[0]->SetError(AsError(error));
     // One of them is wrong, or rows did not come, or the batch as a whole is too large: alone, each gets its answer or
     // its own error. Nothing waits for rows again.
-    for (Request* request : requests) Run(step, {request}, workspace);
+    for (Request* request : requests) RunAlone(step, request, workspace, error);
   }
 }
 

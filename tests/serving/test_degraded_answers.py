@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
+import grpc
 import httpx
 import numpy as np
 import pytest
@@ -175,17 +176,17 @@ def test_clients_are_told_and_prometheus_counts(
     with (
         RunningGateway(version.store, triton.grpc_url) as gateway,
         RestClient(gateway.url) as rest,
-        GrpcClient(gateway.grpc_address) as grpc,
+        GrpcClient(gateway.grpc_address) as over_grpc,
     ):
         with redis.paused():
             assert rest.score(MODEL, request).degraded
-            assert grpc.score(MODEL, request).degraded
+            assert over_grpc.score(MODEL, request).degraded
         until("Redis answers", lambda: not rest.score(MODEL, request).degraded)
         degraded = httpx.get(f"{gateway.url}/metrics").text.split(counter)[1].split()[0]
         assert float(degraded) >= 2
         answer = httpx.post(gateway.score_url, json={"candidates": list(ROWS)}).json()
         assert answer["degraded"] is False
-        assert not grpc.score(MODEL, request).degraded
+        assert not over_grpc.score(MODEL, request).degraded
         assert f"{counter} {degraded}\n" in httpx.get(f"{gateway.url}/metrics").text
 
 
@@ -233,3 +234,22 @@ def test_without_the_option_there_is_no_answer(redis: Server, push: Callable[[in
             pytest.raises(GatewayError, match="by the deadline"),
         ):
             rest.score(MODEL, ScoreRequest(list(ROWS)))
+
+
+def test_without_the_option_the_requests_of_a_batch_learn_which_node_was_silent(
+    redis: Server, push: Callable[[int], Version], tmp_path: Path
+) -> None:
+    version = push(28)
+    with triton_over(redis, tmp_path) as triton, Inference(triton.grpc_url) as inference:
+        model = write_batched(version, features_step(version), repository=triton.repository)
+        inference.load(model)
+        cached, *others = (as_element(raw_arrays(raw_batch([row]))) for row in ROWS[:3])
+        inference.infer(model, cached)
+        answered, executed = inference.executions(model)
+        with redis.paused():
+            calls = [inference.begin(model, arrays) for arrays in (*others, cached)]
+            for call in calls[:2]:
+                with pytest.raises(grpc.RpcError, match=f"by the deadline: no answer from {redis.name}"):
+                    call.result()
+            assert not calls[2].result()["degraded"].any()
+        assert inference.executions(model) == (answered + 1, executed + 1)
