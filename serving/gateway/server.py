@@ -14,6 +14,7 @@ from rankhouse.serving.control.model_state import ModelState, number_of
 from rankhouse.serving.control.state_store import StateStore
 from rankhouse.serving.control.state_stores import open_state_store
 from rankhouse.serving.errors import AddressError, NotReadyError
+from rankhouse.serving.gateway.admin_server import AdminServer
 from rankhouse.serving.gateway.app import create_app
 from rankhouse.serving.gateway.control_loop import ControlLoop
 from rankhouse.serving.gateway.feedback import Feedback
@@ -40,6 +41,7 @@ class Gateway:
     Attributes:
         port: The port that REST listens on.
         grpc_port: The port that gRPC listens on.
+        admin_port: The port that the admin API listens on; None: there is none.
     """
 
     def __init__(self, settings: Settings, model: ServedModel, store: StateStore | None = None) -> None:
@@ -50,7 +52,7 @@ class Gateway:
             model: The version that answers, unless the state of rollouts says otherwise.
             store: Where that state is; None: there is none. It is closed in the end.
         """
-        self.port, self.grpc_port = settings.port, settings.grpc_port
+        self.port, self.grpc_port, self.admin_port = settings.port, settings.grpc_port, settings.admin_port
         self._settings = settings
         self._model = model
         self._client = TritonClient(settings.triton_url)
@@ -66,6 +68,7 @@ class Gateway:
         )
         self._scorer.observers += [self._feedback.observe, self._observations.observe, self._shadows.observe]
         self._control = self._control_loop(store) if store else None
+        self._admin = AdminServer(settings, store, self._control) if store and self._control else None
         self._grace_seconds = math.ceil(settings.request_timeout_seconds) + 1
         app = create_app(self._scorer, self._feedback, settings, example=model)
         self._rest = HttpServer(app, what="REST", setting="PORT", grace_seconds=self._grace_seconds)
@@ -96,28 +99,44 @@ class Gateway:
         return grpc.aio.server(options=options)
 
     async def start(self) -> None:
-        """Listens on both ports.
+        """Listens on all ports.
 
         Raises:
-            AddressError: One of them is taken, or not ours to take.
+            AddressError: One of them is taken, or not ours to take; then none is listened on.
         """
-        host = self._settings.host
-        self.port = self._rest.listen(host, self.port)
         add_RankingServicer_to_server(RankingService(self._scorer, self._feedback), self._grpc)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
         reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._grpc)
         try:
-            self.grpc_port = self._grpc.add_insecure_port(address(host, self.grpc_port))
-        except RuntimeError as exc:
+            self._listen(self._settings.host)
+        except AddressError:
             await self._rest.stop()
-            raise AddressError(taken(host, self.grpc_port, "gRPC", "GRPC_PORT")) from exc
+            if self._admin:
+                await self._admin.stop()
+            raise
         await self._report_health()
         await self._grpc.start()
         await self._rest.serve()
         self._reporting = asyncio.create_task(self._keep_reporting_health())
-        if self._control:
-            self._control.urls = {"rest": f"http://{address(host, self.port)}", "grpc": address(host, self.grpc_port)}
+        if self._control and self._admin:
+            self._control.urls = self._urls()
             await self._control.start()
+            await self._admin.start()
+
+    def _listen(self, host: str) -> None:
+        self.port = self._rest.listen(host, self.port)
+        self.admin_port = self._admin.listen() if self._admin else None
+        try:
+            self.grpc_port = self._grpc.add_insecure_port(address(host, self.grpc_port))
+        except RuntimeError as exc:
+            raise AddressError(taken(host, self.grpc_port, "gRPC", "GRPC_PORT")) from exc
+
+    def _urls(self) -> dict[str, str]:
+        host = self._settings.host
+        urls = {"rest": f"http://{address(host, self.port)}", "grpc": address(host, self.grpc_port)}
+        if self.admin_port is not None:
+            urls["admin"] = f"http://{address(self._settings.admin_host or host, self.admin_port)}"
+        return urls
 
     async def stop(self, *, drain_seconds: float = 0.0) -> None:
         """Tells that the end is near, answers what is in flight, and closes both ports.
@@ -132,7 +151,8 @@ class Gateway:
             self._reporting.cancel()
         await asyncio.gather(self._rest.stop(), self._grpc.stop(self._grace_seconds))
         await self._shadows.stop()
-        if self._control:
+        if self._control and self._admin:
+            await self._admin.stop()  # While the store is open.
             await self._control.stop()
         await self._client.close()
 
@@ -158,6 +178,7 @@ def run(settings: Settings) -> None:
         AddressError: A port cannot be listened on.
         FormatError: There is no such version, or it is damaged.
         StateStoreError: The state store's URL is of no known kind.
+        KeyFileError: The first admin key's file does not hold a key that only its owner can read.
     """
     asyncio.run(_run(settings))
 
@@ -172,6 +193,8 @@ async def _run(settings: Settings) -> None:
     _log.info("%s serves %s", settings.model, model.version)
     rest, grpc_address = address(host, gateway.port), address(host, gateway.grpc_port)
     _log.info("REST on http://%s (see /docs), gRPC on %s", rest, grpc_address)
+    if gateway.admin_port is not None:
+        _log.info("the admin API on http://%s (see /docs)", address(settings.admin_host or host, gateway.admin_port))
     # What was made until now lives as long as the process: to look through it for garbage again and again costs time.
     gc.collect()
     gc.freeze()

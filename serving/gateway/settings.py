@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsError as ParsingError
 
 from rankhouse.serving.errors import SettingsError
 
@@ -56,6 +57,17 @@ class Settings(BaseSettings):
     )
     state_file: Path | None = Field(
         default=None, description="File that keeps the last known state, for a start while state_url is away."
+    )
+    admin_host: str = Field(default="", description="Address of the admin API; that of REST if empty.")
+    admin_port: int | None = Field(
+        default=None, ge=0, le=65535, description="Port of the admin API, which needs state_url; 0 takes a free one."
+    )
+    admin_key_file: Path | None = Field(
+        default=None, description="File with the first admin key, which only its owner may read."
+    )
+    webhook_secret_file: Path | None = Field(default=None, description="File with the secret that signs webhooks.")
+    retraining_command: tuple[str, ...] = Field(
+        default=(), description="Program that a drift monitor starts: a JSON list of it and its arguments."
     )
     replica: str = Field(
         default="", max_length=100, description="What this replica is called among others; the host's name if empty."
@@ -106,10 +118,15 @@ def settings_from_environment() -> Settings:
             hint = f"did you mean {PREFIX}{nearest[0]}?" if nearest else f"known are {', '.join(known)} after {PREFIX}"
             raise SettingsError(f"the environment variable {variable} is not a setting of the gateway; {hint}")
     try:
-        return Settings()  # type: ignore[call-arg]  # The environment gives them.
+        settings = Settings()  # type: ignore[call-arg]  # The environment gives them.
+    except ParsingError as exc:
+        raise SettingsError(f"the gateway's environment: {exc}; expected JSON there") from exc
     except ValidationError as exc:
         lines = [_line(str(error["loc"][0]), error["msg"], error["input"]) for error in exc.errors()]
         raise SettingsError("the gateway's environment: " + "; ".join(lines)) from exc
+    if settings.admin_port is not None and settings.state_url is None:
+        raise SettingsError(f"{PREFIX}ADMIN_PORT is set, but there is nothing to administer without {PREFIX}STATE_URL")
+    return settings
 
 
 def _line(field: str, message: str, value: object) -> str:

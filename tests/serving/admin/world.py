@@ -20,7 +20,7 @@ from rankhouse.serving.admin.overview import Reader
 from rankhouse.serving.analysis.summary import Summary
 from rankhouse.serving.control.model_state import ModelState, ReplicaReport
 from rankhouse.serving.control.state_store import StateStore, summary_key
-from rankhouse.serving.gateway.server import listening_socket
+from rankhouse.serving.gateway.http_server import listening_socket
 
 MODEL = "small"
 V1, V2, V3, V4 = "000001-aaaaaaaa", "000002-bbbbbbbb", "000003-cccccccc", "000004-dddddddd"

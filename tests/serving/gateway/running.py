@@ -69,6 +69,7 @@ class RunningGateway:
         self.url = f"http://{settings.host}:{gateway.port}"
         self.score_url = f"{self.url}/v1/models/{MODEL}/score"
         self.grpc_address = f"{settings.host}:{gateway.grpc_port}"
+        self.admin_url = f"http://{settings.host}:{gateway.admin_port}"
         self._is_running.set()
         await self._end.wait()
         await gateway.stop()

@@ -23,8 +23,17 @@ def test_the_environment_replaces_defaults(monkeypatch: pytest.MonkeyPatch) -> N
     assert settings.version == "latest"
 
 
-def test_the_resolved_settings_are_shown() -> None:
-    assert "model = dlrm" in settings_from_environment().shown()
+def test_the_resolved_settings_are_shown_without_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANKHOUSE_STATE_URL", "rediss://user:secret@redis:6379/0")
+    shown = settings_from_environment().shown()
+    assert "model = dlrm" in shown
+    assert "state_url = rediss://user:***@redis:6379/0" in shown
+    assert "secret@" not in shown
+
+
+def test_a_command_is_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANKHOUSE_RETRAINING_COMMAND", '["make", "retrain"]')
+    assert settings_from_environment().retraining_command == ("make", "retrain")
 
 
 @pytest.mark.parametrize(
@@ -36,6 +45,9 @@ def test_the_resolved_settings_are_shown() -> None:
         ("RANKHOUSE_PORT", "70000", "RANKHOUSE_PORT=70000: Input should be less than or equal to 65535"),
         ("RANKHOUSE_MAX_CANDIDATES", "0", "RANKHOUSE_MAX_CANDIDATES=0: "),
         ("RANKHOUSE_REQUEST_TIMEOUT_SECONDS", "-1", "RANKHOUSE_REQUEST_TIMEOUT_SECONDS=-1: "),
+        ("RANKHOUSE_RETRAINING_COMMAND", "make retrain", "retraining_command"),
+        ("RANKHOUSE_FEEDBACK_EVENTS", "click,", "RANKHOUSE_FEEDBACK_EVENTS=click,: "),
+        ("RANKHOUSE_ADMIN_PORT", "0", "there is nothing to administer without RANKHOUSE_STATE_URL"),
     ],
 )
 def test_a_wrong_variable_is_an_error(monkeypatch: pytest.MonkeyPatch, variable: str, value: str, message: str) -> None:
