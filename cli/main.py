@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from rankhouse.cli import bench, checkpoint, data, demo, export, plan, score, serve, train, version
+from rankhouse.cli import bench, checkpoint, data, demo, export, plan, rollout, score, serve, train, version
 from rankhouse.embedding_cache.errors import EmbeddingCacheError
 from rankhouse.embedding_cache.format.errors import FormatError
 from rankhouse.kernels.errors import KernelError
@@ -44,6 +44,7 @@ def rankhouse(
 app.add_typer(data.app, name="data")
 app.add_typer(checkpoint.app, name="checkpoint")
 app.add_typer(version.app, name="version")
+app.add_typer(rollout.app, name="rollout")
 app.command()(train.train)
 app.command()(plan.plan)
 app.command()(export.export)

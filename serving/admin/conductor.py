@@ -77,7 +77,12 @@ class Conductor:
         self._waiting: Waiting | None = None
         self._judged_at = float("-inf")
         self._deliveries: asyncio.Task[None] | None = None
+        self._woken = asyncio.Event()
         self.is_conducting = False
+
+    def wake(self) -> None:
+        """Has it look now, as there is news; called in the event loop."""
+        self._woken.set()
 
     async def run(self) -> None:
         """Conducts whenever this replica holds the lease, until it is cancelled; then the lease is given back."""
@@ -94,7 +99,9 @@ class Conductor:
                         _log.warning("nothing is conducted: %s", error)
                     was_away = True
                 await self._deliver()
-                await asyncio.sleep(self._options.interval_seconds)
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._woken.wait(), self._options.interval_seconds)
+                self._woken.clear()
         finally:
             self.is_conducting = False
             await self._deliver()

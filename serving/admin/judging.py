@@ -97,12 +97,14 @@ class Judge:
         found: dict[str, Verdict] = {}
         for rollout in judged:
             own = [each for each in published if each.key.startswith(f"{rollout.id}/")]
-            verdicts = self._judge(rollout, own, now)
+            verdicts = self._judge(rollout, state.stable, own, now)
             self._keep(rollout, verdicts, now)
             found |= {verdict_key(rollout.id, rollout.step, version): verdict for version, verdict in verdicts.items()}
         return found
 
-    def _judge(self, rollout: Rollout, published: Sequence[PublishedSummary], now: float) -> dict[str, Verdict]:
+    def _judge(
+        self, rollout: Rollout, stable: str | None, published: Sequence[PublishedSummary], now: float
+    ) -> dict[str, Verdict]:
         merged = merged_summaries(published)
         try:
             window = self._since_start(rollout, published, merged, now)
@@ -112,15 +114,17 @@ class Judge:
             return {}
         if window is None:
             return {}
-        stable = _stable(window)
+        # Of the version that is stable now, should another one have been at the step's start.
+        nothing = next((Summary(each.features) for each in window.values()), Summary())
+        stable_now = window.get(summary_key(rollout.id, stable or "", "stable"), nothing)
         elapsed = (now if rollout.paused_at is None else rollout.paused_at) - rollout.step_since
         verdicts = {}
         for version in rollout.candidates:
             try:
                 verdicts[version] = judge(
                     _spec_of_step(rollout),
-                    stable,
-                    window.get(summary_key(rollout.id, version, "candidate"), Summary(stable.features)),
+                    stable_now,
+                    window.get(summary_key(rollout.id, version, "candidate"), nothing),
                     window.get(summary_key(rollout.id, version, "shadow")),
                     elapsed_seconds=max(elapsed, 0.0),
                     num_analyses=len(rollout.spec.steps) * len(rollout.spec.candidates),
@@ -197,15 +201,6 @@ def _spec_of_step(rollout: Rollout) -> AnalysisSpec:
     spec, step = rollout.spec.analysis, rollout.spec.steps[rollout.step]
     assert spec is not None
     return spec if step.analysis_seconds is None else msgspec.structs.replace(spec, max_seconds=step.analysis_seconds)
-
-
-def _stable(window: Mapping[str, Summary]) -> Summary:
-    """What the stable version did meanwhile; its name may change under a rollout, so all are taken together."""
-    stable: Summary | None = None
-    for key, summary in window.items():
-        if key.endswith("/stable"):
-            stable = summary if stable is None else stable.merge(summary)
-    return stable or next((Summary(each.features) for each in window.values()), Summary())
 
 
 def _bands(verdict: Verdict) -> dict[str, Band]:

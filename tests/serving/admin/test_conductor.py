@@ -1,6 +1,7 @@
 """Rounds of a conductor over a real store, at times that the test chooses; and a whole one in an event loop."""
 
 import asyncio
+import dataclasses
 import time
 from pathlib import Path
 from typing import Any
@@ -182,6 +183,27 @@ def test_only_one_conducts_until_its_lease_ends(store: StateStore) -> None:
 def test_without_a_state_nothing_is_conducted(store: StateStore) -> None:
     with pytest.raises(NoSuchModelStateError):
         conductor(store).round(time.time())
+
+
+def test_news_are_not_waited_for(store: StateStore) -> None:
+    has_stable(store)
+
+    async def conduct() -> None:
+        slow = dataclasses.replace(OPTIONS, interval_seconds=3600.0)
+        conducts = Conductor(store, MODEL, replica="one", options=slow)
+        task = asyncio.create_task(conducts.run())
+        while not conducts.is_conducting:
+            await asyncio.sleep(0.01)
+        reports(store)
+        conducts.wake()
+        end = time.monotonic() + 30
+        while store.read(MODEL).state.stable != V2:
+            assert time.monotonic() < end
+            await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(conduct())
 
 
 def test_two_whole_conductors_take_turns_and_every_event_is_told(store: StateStore, tmp_path: Path) -> None:

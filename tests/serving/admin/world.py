@@ -10,7 +10,6 @@ from typing import Any
 
 import httpx
 import numpy as np
-import uvicorn
 
 from rankhouse.serving.admin.app import create_admin_app
 from rankhouse.serving.admin.commands import Commands
@@ -20,7 +19,7 @@ from rankhouse.serving.admin.overview import Reader
 from rankhouse.serving.analysis.summary import Summary
 from rankhouse.serving.control.model_state import ModelState, ReplicaReport
 from rankhouse.serving.control.state_store import StateStore, summary_key
-from rankhouse.serving.gateway.http_server import listening_socket
+from rankhouse.serving.gateway.http_server import HttpServer
 
 MODEL = "small"
 V1, V2, V3, V4 = "000001-aaaaaaaa", "000002-bbbbbbbb", "000003-cccccccc", "000004-dddddddd"
@@ -88,8 +87,6 @@ class RunningAdmin:
         commands, reader = Commands(store, MODEL, catalog=None), Reader(store, MODEL, catalog=None)
         self._admin = Admin(store, MODEL, commands, reader, self.keys, self.replica)
         self._options = options
-        self._socket = listening_socket("127.0.0.1", 0)
-        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
         self._is_running = threading.Event()
 
@@ -105,17 +102,16 @@ class RunningAdmin:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._server.should_exit = True
+        self._loop.call_soon_threadsafe(self._end.set)
         self._thread.join(START_SECONDS)
         assert not self._thread.is_alive()
 
     async def _serve(self) -> None:
+        self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
         app = create_admin_app(self._admin, **self._options)
-        config = uvicorn.Config(app, lifespan="off", log_config=None, access_log=False, ws="none")
-        self._server = uvicorn.Server(config)
-        self._server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
-        serving = asyncio.create_task(self._server.serve(sockets=[self._socket]))
-        while not self._server.started and not serving.done():
-            await asyncio.sleep(0.005)
+        server = HttpServer(app, what="the admin API", setting="ADMIN_PORT", grace_seconds=5)
+        self.url = f"http://127.0.0.1:{server.listen('127.0.0.1', 0)}"
+        await server.serve()
         self._is_running.set()
-        await serving
+        await self._end.wait()
+        await server.stop()
