@@ -2,17 +2,20 @@
 
     rankhouse bench embedding_engine                       5 and 50 million rows, about an hour, 35 GB of disk
     rankhouse bench embedding_engine --quick               260,000 rows, about 3 minutes
+    rankhouse bench embedding_engine --rounds 1 --cold 2 --minutes 28
+                                                           the same as the first in half the time, or as much as fits
     rankhouse bench embedding_engine --rows 5000000 --dims 16
 
 A request has 26 features of so many candidates, an id each, in 26 tables of one size; it gives the rows side by side,
 float32. All candidates have the same rows and ids, and what they give is compared with what the tables were made of, to
 the bit, before it is timed. One is open at a time, with its files read into the page cache; a figure is the median over
-rounds of the median over requests. For a cold page cache, the files are dropped from it and opened before every single
-request; NumPy and the stores then pay for each page, as the engine does.
+rounds of the median over requests. What is called through C is timed in C (support/engine/timed_calls.c), the others in
+Python: each is compared with its like. For a cold page cache, the files are dropped from it and opened before every
+single request; NumPy and the stores then pay for each page, as the engine does.
 
-Ours after deltas: each changed 1 % of the rows. The Redis tier has a row cache of a tenth of the rows' bytes, and both
-it and the MGETs are timed on requests whose ids were drawn after those that the cache has seen. Data are made once,
-below build/engine; a size for which there is no room is left out.
+Ours after deltas: each changed 1 % of the rows. The Redis tier has a row cache of a tenth or of half of the rows'
+bytes, and both it and the MGETs are timed on requests whose ids were drawn after those that the cache has seen. Data
+are made once, below build/engine; a size for which there is no room is left out, and said.
 """
 
 import argparse
@@ -20,6 +23,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -33,7 +37,7 @@ from rich.console import Console
 from benchmarks.support.embedding.cells import Cell, make_ids
 from benchmarks.support.engine.dataset import Dataset, make_dataset, table_dataset
 from benchmarks.support.engine.redis_turns import time_redis
-from benchmarks.support.engine.report import COLD, HOT, NEW, Place, Timing, aims_sheet, sheets
+from benchmarks.support.engine.report import COLD, HOT, NEW, REDIS_TIER, Place, Timing, aims_sheet, sheets
 from benchmarks.support.machine import CHECKOUT, describe_machine
 from benchmarks.support.peers import STORES, peers_python, peers_versions
 from benchmarks.support.process import CommandError, Process, ProcessError
@@ -54,7 +58,7 @@ ROW_OVERHEAD_BYTES = 60
 ENOUGH_COLD_SECONDS = 5.0
 # A server takes a minute to be filled with so many.
 MOST_REDIS_ROWS = 10_000_000
-WHOSE_TIME = {HOT: "Rankhouse map", COLD: "Rankhouse map", NEW: "Rankhouse Redis tier"}
+WHOSE_TIME = {HOT: "Rankhouse map", COLD: "Rankhouse map", NEW: f"{REDIS_TIER} 10%"}
 
 
 def main() -> None:
@@ -68,12 +72,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--seconds", type=float, default=0.2, help="of a candidate's turn, at least")
     parser.add_argument("--cold", type=int, default=5, help="most requests with a cold page cache; 0: none")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin nothing more after so long")
     parser.add_argument("--no-redis", action="store_true", help="leave Redis out")
     parser.add_argument("--output", type=Path, help="a markdown file to write")
     options = parser.parse_args()
     options.rows = options.rows or (QUICK_ROWS if options.quick else ROWS)
     options.candidates = options.candidates or (QUICK_CANDIDATES if options.quick else CANDIDATES)
     options.rounds = options.rounds or (1 if options.quick else 2)
+    options.end = time.monotonic() + 60 * options.minutes
     console = Console()
     peers_python(STORES)
     timings: list[Timing] = []
@@ -104,13 +110,18 @@ def measure(
     if lacks := _lacks(dataset):
         notes.append(f"{dataset.folder.name}: left out, there is no room: {lacks}")
         return
+    if time.monotonic() > options.end:
+        notes.append(f"{dataset.folder.name}: left out, the minutes were over")
+        return
     make_dataset(dataset, say)
     with Bench(dataset, options, timings, say) as bench:
         notes += bench.notes
         bench.hot()
+        if not options.no_redis and rows_of(dataset) <= MOST_REDIS_ROWS and time.monotonic() < options.end:
+            timings += time_redis(dataset, options.candidates, options.threads, say)
         bench.cold()
-    if not options.no_redis and rows_of(dataset) <= MOST_REDIS_ROWS:
-        timings += time_redis(dataset, options.candidates, options.threads, say)
+        if time.monotonic() > options.end:
+            notes.append(f"{dataset.folder.name}: some of it is left out, the minutes were over")
 
 
 class Bench:
@@ -155,6 +166,8 @@ class Bench:
             for _, _, each in self._candidates
         }
         for turn in range(self._options.rounds):
+            if turn > 0 and time.monotonic() > self._options.end:
+                break
             for process, candidate, each in self._candidates:
                 self._say(f"{self._dataset.folder.name}: {each['name']}, turn {turn + 1}")
                 process.ask("open", candidate=candidate, warmed=True)
@@ -172,7 +185,7 @@ class Bench:
         os.sync()
         for number, cell in enumerate(self._cells):
             for process, candidate, each in self._candidates:
-                if each["in_files"] and self._options.cold:
+                if each["in_files"] and self._options.cold and time.monotonic() < self._options.end:
                     self._say(f"{cell.label}: {each['name']}, cold")
                     timing = Timing(Place(cell, COLD), each["name"])
                     for batch in range(min(self._options.cold, cell.num_batches)):

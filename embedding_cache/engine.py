@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankhouse.embedding_cache import library
-from rankhouse.embedding_cache.batch import Ids, NativeBatch, Rows, array_of
+from rankhouse.embedding_cache.batch import Ids, NativeBatch, Rows, address_of, array_of
 from rankhouse.embedding_cache.errors import BatchError, ClosedError, OptionError
 from rankhouse.embedding_cache.format.errors import ContentError
 from rankhouse.embedding_cache.format.version import VersionStore
@@ -123,9 +123,6 @@ class OpenVersion:
         self.embeddings_dim: int = description["embeddings_dim"]
         self._table_dims = [table["dim"] for table in description["tables"]]
         self._dims = [feature["dim"] for feature in description["features"]]
-        # rh_feature_rows of a matrix [B, E] at the address 0.
-        columns = [[4 * feature["column_begin"], self.embeddings_dim] for feature in description["features"]]
-        self._columns = np.array(columns, np.int64).reshape(-1, 2)
 
     def lookup(
         self,
@@ -137,6 +134,7 @@ class OpenVersion:
         combiners: Sequence[str] | None = None,
         num_threads: Threads = None,
         answer: Answer | None = None,
+        out: Rows | None = None,
     ) -> Rows:
         """Pools the rows of each bag. Arrays are NumPy's, or of anything else that has DLPack.
 
@@ -148,9 +146,11 @@ class OpenVersion:
             combiners: "sum", "mean" or "sqrtn" for each feature; None: the version's.
             num_threads: Most threads to use, or an Executor; None: what the engine was told.
             answer: Is told how many ids were unknown, and whether default rows stand in for some.
+            out: float32 [B, E], contiguous, that the result is written to; None: an array of its own. Memory that is
+                new to the process costs more than the lookup.
 
         Returns:
-            float32 [B, E], the features side by side.
+            float32 [B, E], the features side by side; `out` where it was given.
 
         Raises:
             BatchError: An array has another dtype or shape, lengths do not add up, or an id is outside its table (where
@@ -162,10 +162,12 @@ class OpenVersion:
         batch = NativeBatch(len(self._dims), ids, lengths, offsets, weights, combiners)
         if combiners is not None and "none" in combiners:
             raise BatchError("the combiner 'none' does not pool: use lookup_rows")
-        out = np.empty((batch.batch_size, self.embeddings_dim), np.float32)
-        rows = self._columns.copy()
-        rows[:, 0] += out.ctypes.data
-        handle.lookup(batch, rows, answer, num_threads)
+        shape = batch.batch_size, self.embeddings_dim
+        if out is None:
+            out = np.empty(shape, np.float32)
+        elif out.shape != shape or out.dtype != np.float32 or not (out.flags.c_contiguous and out.flags.writeable):
+            raise BatchError(f"out is {out.dtype} {list(out.shape)}; expected float32 {list(shape)} to be written to")
+        handle.lookup_matrix(batch, out, answer, num_threads)
         return out
 
     def lookup_rows(
@@ -247,6 +249,14 @@ class _Handle:
     def lookup(self, batch: NativeBatch, rows: npt.NDArray[np.int64], answer: Answer | None, threads: Threads) -> None:
         library.check(
             self._native.rh_engine_lookup(self._handle, batch.native, rows.ctypes.data, answer, executor_of(threads))
+        )
+
+    def lookup_matrix(self, batch: NativeBatch, out: Rows, answer: Answer | None, threads: Threads) -> None:
+        executor = executor_of(threads)
+        library.check(
+            self._native.rh_engine_lookup_matrix(
+                self._handle, batch.native, address_of(out), out.shape[1], answer, executor
+            )
         )
 
     def gather(self, table: int, ids_N: Ids, out: Rows, answer: Answer | None, threads: Threads) -> None:

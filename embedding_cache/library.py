@@ -49,6 +49,7 @@ _FUNCTIONS: dict[str, list[Any]] = {
     "rh_engine_close": [_POINTER],
     "rh_engine_version_json": [_POINTER, ctypes.POINTER(ctypes.c_char_p)],
     "rh_engine_lookup": [_POINTER, ctypes.POINTER(Batch), _POINTER, _ANSWER, _EXECUTOR],
+    "rh_engine_lookup_matrix": [_POINTER, ctypes.POINTER(Batch), _POINTER, _INT64, _ANSWER, _EXECUTOR],
     "rh_engine_gather": [_POINTER, _INT32, _POINTER, _INT64, _POINTER, _ANSWER, _EXECUTOR],
     "rh_engine_metrics": [_POINTER, ctypes.c_char_p, _INT64, _SIZE],
 }

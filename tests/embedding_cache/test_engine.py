@@ -102,6 +102,14 @@ def test_weights_and_combiners(chain: list[Version], combiners: list[str] | None
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
+def test_results_go_where_they_are_wanted(chain: list[Version]) -> None:
+    version = opened(chain[-1])
+    ids_N, lengths_FB = random_batch(chain[-1], 20)
+    out = np.full((20, version.embeddings_dim), np.nan, np.float32)
+    assert version.lookup(ids_N, lengths_FB, out=out) is out
+    np.testing.assert_array_equal(out, version.lookup(ids_N, lengths_FB))
+
+
 def test_rows_that_are_not_pooled(chain: list[Version]) -> None:
     for version in (chain[0], chain[-1]):
         ids_N, lengths_FB = random_batch(version, 9)
@@ -211,6 +219,8 @@ def test_ids_out_of_range_follow_the_policy_and_are_counted(
         ({"lengths": np.ones((5, 1), np.int32), "weights": np.ones(2, np.float32)}, "there are 2 weights"),
         ({"lengths": np.ones((5, 1), np.int32), "combiners": ["sum"]}, r"combiners are \['sum'\]"),
         ({"lengths": np.ones((5, 1), np.int32), "combiners": ["none"] * 5}, "use lookup_rows"),
+        ({"lengths": np.ones((5, 1), np.int32), "out": np.empty((1, 18), np.float32)}, r"out is float32 \[1, 18\]; "),
+        ({"lengths": np.ones((5, 1), np.int32), "out": np.empty((1, 19))}, r"out is float64 \[1, 19\]; "),
     ],
 )  # fmt: skip
 def test_refuses_batches_that_do_not_fit(chain: list[Version], arguments: dict, message: str) -> None:

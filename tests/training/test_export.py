@@ -96,7 +96,9 @@ def test_statistics_are_of_the_scores_labels_and_values_of_held_out_rows(run: Ru
         assert np.abs(np.cumsum(counts) - np.cumsum(expected)).max() <= 1  # Rounding may move a score to the next bin.
     split = dataset.split("valid")
     assert statistics.missing_rates == {name: rate for name, rate in split.missing_rates.items() if rate}
-    assert statistics.missing_rate == pytest.approx(sum(split.missing_rates.values()) / max(len(split.missing_rates), 1))
+    assert statistics.missing_rate == pytest.approx(
+        sum(split.missing_rates.values()) / max(len(split.missing_rates), 1)
+    )
     assert statistics.unknown_rate == pytest.approx((batch.ids == 2).mean())
     ends = np.cumsum(batch.lengths.sum(axis=1))
     for feature, ids in zip(dataset.spec.categorical, np.split(batch.ids, ends[:-1]), strict=True):

@@ -15,7 +15,8 @@ SOURCE = Path(__file__).with_name("gather_loop.c")
 BUILT = CHECKOUT / "build" / "bench" / "gather_loop.so"
 # Ids ahead that are tried, by the width of a row.
 DISTANCES = {16: (0, 8, 16, 32, 64), 128: (0, 2, 4, 8, 16)}
-TRIES = 5
+# Each is tried so many times at least, and for so long.
+TRIES, TRY_SECONDS = 5, 0.01
 
 
 class _Task(ctypes.Structure):
@@ -87,7 +88,10 @@ class GatherLoop:
 
     def _try(self, distance: int) -> float:
         self._task.distance = distance
-        return median(_seconds(self.run, number % self._num_batches) for number in range(TRIES))
+        taken: list[float] = []
+        while len(taken) < TRIES or sum(taken) < TRY_SECONDS:
+            taken.append(_seconds(self.run, len(taken) % self._num_batches))
+        return median(taken)
 
 
 def _seconds(run: Callable[[int], None], batch: int) -> float:

@@ -17,7 +17,7 @@ from benchmarks.support.engine.version_calls import NativeEngine, VersionCalls, 
 from rankhouse.embedding_cache.engine import Engine
 
 # Of the rows' bytes, in front of Redis.
-CACHED_SHARE = 0.1
+CACHED_SHARES = (0.1, 0.5)
 # Of a lookup, which may have 100,000 rows to fetch where the cache is cold.
 DEADLINE_MS = 5000
 
@@ -108,10 +108,10 @@ class ThroughPython:
 class RedisTier(ThroughC):
     """The engine on a version whose rows are in Redis, with a row cache on this host."""
 
-    def __init__(self, dataset: Dataset, *, url: str, num_threads: int) -> None:
+    def __init__(self, dataset: Dataset, *, url: str, cached_share: float, num_threads: int) -> None:
         super().__init__(dataset, memory="map", num_deltas=0, num_threads=num_threads)
-        self.name, self.in_files = "Rankhouse Redis tier", False
-        cache_bytes = int(dataset.tables.num_bytes * CACHED_SHARE)
+        self.name, self.in_files = f"Rankhouse Redis tier, cache of {cached_share:.0%}", False
+        cache_bytes = int(dataset.tables.num_bytes * cached_share)
         redis = {"url": url, "deadline_ms": DEADLINE_MS}
         self._options = {"num_threads": num_threads, "rows": "redis", "redis": redis, "cache_bytes": cache_bytes}
         self._mirror = tempfile.TemporaryDirectory()

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +20,8 @@ from benchmarks.support.process import CommandError, Process
 from rankhouse.serving.processes import free_ports
 
 WORKER = "benchmarks.support.engine.worker"
-# A row cache has seen so many keys before requests are timed, and these then once each.
-SEEN_KEYS, NUM_NEW = 2_000_000, 20
+# A row cache has seen so many keys before requests are timed, and these then once each; what has none, some batches.
+SEEN_KEYS, SEEN_BATCHES, NUM_NEW = 8_000_000, 3, 20
 KEYS_OF_MSET = 1000
 START_SECONDS = 30
 
@@ -49,21 +50,21 @@ def time_redis(dataset: Dataset, sizes: Sequence[int], num_threads: int, say: Ca
         }
         for kind, given in arguments.items():
             with Process(WORKER, kind, num_threads, {}) as process:
-                (each,) = process.ask("dataset", **given)["candidates"]
-                for size in sizes:
-                    for distribution in ("uniform", "zipf"):
-                        cell = Cell(dataset.tables, size, 1, distribution)
-                        say(f"{cell.label}: {each['name']}")
-                        seconds = _time(process, dataset, cell, folder)
-                        timings.append(Timing(Place(cell, NEW), each["name"], seconds))
+                candidates = process.ask("dataset", **given)["candidates"]
+                for number, size, distribution in product(range(len(candidates)), sizes, ("uniform", "zipf")):
+                    cell, name = Cell(dataset.tables, size, 1, distribution), candidates[number]["name"]
+                    say(f"{cell.label}: {name}")
+                    seconds = _time(process, number, dataset, cell, folder)
+                    timings.append(Timing(Place(cell, NEW), name, seconds))
     return timings
 
 
-def _time(process: Process, dataset: Dataset, cell: Cell, folder: Path) -> list[float]:
-    num_seen = -(-SEEN_KEYS // (cell.tables.num_tables * cell.batch_size))
+def _time(process: Process, candidate: int, dataset: Dataset, cell: Cell, folder: Path) -> list[float]:
+    has_cache = process.kind == "native"
+    num_seen = -(-SEEN_KEYS // (cell.tables.num_tables * cell.batch_size)) if has_cache else SEEN_BATCHES
     ids = make_ids(cell, num_seen + NUM_NEW)[..., 0]
     np.save(folder / "ids.npy", ids)
-    process.ask("open", candidate=0, warmed=False)
+    process.ask("open", candidate=candidate, warmed=False)
     process.ask("batches", path=str(folder / "ids.npy"))
     process.ask("result", batch=0, path=str(folder / "result.npy"))
     if not np.array_equal(np.load(folder / "result.npy"), dataset.expected(ids[0], 0)):

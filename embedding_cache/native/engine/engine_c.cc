@@ -81,6 +81,15 @@ int rh_engine_lookup(rh_engine_version* version, const rh_engine_batch* batch, c
   });
 }
 
+int rh_engine_lookup_matrix(rh_engine_version* version, const rh_engine_batch* batch, float* out, int64_t stride,
+                            rh_engine_answer* answer, const rh_executor* executor) {
+  return Guard([&] {
+    Require(version != nullptr && batch != nullptr, "version or batch is NULL");
+    const Hold hold(version);
+    rankhouse::engine::LookUpMatrix(*version->version, *batch, out, stride, answer, executor);
+  });
+}
+
 int rh_engine_gather(rh_engine_version* version, int32_t table, const int64_t* ids, int64_t n, float* out,
                      rh_engine_answer* answer, const rh_executor* executor) {
   return Guard([&] {

@@ -377,6 +377,22 @@ void LookUp(const Version& version, const rh_engine_batch& batch, const rh_featu
   version.metrics().AddLookup(std::chrono::steady_clock::now() - begin);
 }
 
+void LookUpMatrix(const Version& version, const rh_engine_batch& batch, float* out, int64_t stride,
+                  rh_engine_answer* answer, const rh_executor* executor) {
+  std::vector<rh_feature_rows> columns;
+  columns.reserve(version.manifest().features.size());
+  int64_t width = 0;
+  const int32_t* const combiners = batch.combiners != nullptr ? batch.combiners : version.combiners().data();
+  for (const FeatureRecord& feature : version.manifest().features) {
+    Require(combiners[columns.size()] != RH_NONE, "feature '", feature.name, "' has the combiner RH_NONE: expected ",
+            "one that pools, as rows of a matrix are samples");
+    columns.push_back({out == nullptr ? nullptr : out + feature.column_begin, stride});
+    width += feature.dim;
+  }
+  Require(stride >= width, "stride is ", stride, ": expected at least the width of all features, ", width);
+  LookUp(version, batch, columns.data(), answer, executor);
+}
+
 void Gather(const Version& version, int32_t table, const int64_t* ids, int64_t n, float* out, rh_engine_answer* answer,
             const rh_executor* executor) {
   if (table < 0 || table >= static_cast<int32_t>(version.tables().size())) {

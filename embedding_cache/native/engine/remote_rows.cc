@@ -194,6 +194,7 @@ class RemoteLookup {
     missing_ = arena->Take<int32_t>(num_unique_);
     num_missing_ = rows_.cache_->Find(keys_, num_unique_, found_, missing_);
     wanted_ = arena->Take<int64_t>(num_missing_);
+    asked_keys_ = arena->Take<uint64_t>(num_missing_);
     arrived_ = arena->Take<bool>(num_missing_);
     came_ = arena->Take<std::byte>(num_missing_ * rows_.row_bytes_);
   }
@@ -212,10 +213,12 @@ class RemoteLookup {
     }
   }
 
-  // Puts rows that arrived into the cache.
+  // Puts rows that arrived into the cache, those that follow each other at once.
   void Keep() {
-    for (int64_t i = 0; i < num_missing_; ++i) {
-      if (arrived_[i]) rows_.cache_->Insert(keys_ + missing_[i], 1, came_ + i * rows_.row_bytes_);
+    for (int64_t i = 0; i < num_missing_; ++i) asked_keys_[i] = keys_[missing_[i]];
+    for (int64_t begin = 0, end = 0; begin < num_missing_; begin = end + 1) {
+      end = std::find(arrived_ + begin, arrived_ + num_missing_, false) - arrived_;
+      if (end > begin) rows_.cache_->Insert(asked_keys_ + begin, end - begin, came_ + begin * rows_.row_bytes_);
     }
   }
 
@@ -257,15 +260,16 @@ class RemoteLookup {
   RemoteDemand& demand_;
   const RemoteRows& rows_;
   int64_t num_unique_ = 0, num_missing_ = 0;
-  int64_t* unique_;   // [U] places
-  int64_t* inverse_;  // of each id that has a place
-  int64_t* counts_;   // [U]
-  uint64_t* keys_;    // [U]
-  std::byte* found_;  // [U] rows
-  int32_t* missing_;  // positions in unique_ of those that the cache does not have
-  int64_t* wanted_;   // of these: the row in its file
-  bool* arrived_;     // ... whether it came
-  std::byte* came_;   // ... and what came
+  int64_t* unique_;       // [U] places
+  int64_t* inverse_;      // of each id that has a place
+  int64_t* counts_;       // [U]
+  uint64_t* keys_;        // [U]
+  std::byte* found_;      // [U] rows
+  int32_t* missing_;      // positions in unique_ of those that the cache does not have
+  int64_t* wanted_;       // of these: the row in its file
+  uint64_t* asked_keys_;  // ... its key
+  bool* arrived_;         // ... whether it came
+  std::byte* came_;       // ... and what came
 };
 
 void LocateRemote(std::vector<RemoteDemand>* demands, Arena* arena, Deadline since) {

@@ -50,9 +50,11 @@ class Version {
   bool is_direct_ = true;
 };
 
-// rh_engine_lookup and rh_engine_gather. They throw Error.
+// rh_engine_lookup, rh_engine_lookup_matrix and rh_engine_gather. They throw Error.
 void LookUp(const Version& version, const rh_engine_batch& batch, const rh_feature_rows* out, rh_engine_answer* answer,
             const rh_executor* executor);
+void LookUpMatrix(const Version& version, const rh_engine_batch& batch, float* out, int64_t stride,
+                  rh_engine_answer* answer, const rh_executor* executor);
 void Gather(const Version& version, int32_t table, const int64_t* ids, int64_t n, float* out, rh_engine_answer* answer,
             const rh_executor* executor);
 

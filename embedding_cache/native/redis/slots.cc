@@ -27,12 +27,14 @@ std::string_view Hashed(std::string_view key) {
 
 }  // namespace
 
-uint16_t SlotOf(std::string_view key) {
-  uint16_t crc = 0;
-  for (const char c : Hashed(key)) {
+uint16_t SlotOf(std::string_view key) { return Crc16(Hashed(key)) % kNumSlots; }
+
+uint16_t Crc16(std::string_view bytes, uint16_t before) {
+  uint16_t crc = before;
+  for (const char c : bytes) {
     crc = static_cast<uint16_t>((crc << 8) ^ kTable[(crc >> 8) ^ static_cast<unsigned char>(c)]);
   }
-  return crc % kNumSlots;
+  return crc;
 }
 
 }  // namespace rankhouse::redis

@@ -13,6 +13,9 @@ constexpr int kNumSlots = 16384;
 // Cluster Specification, "Hash tags".
 uint16_t SlotOf(std::string_view key);
 
+// CRC16 (XMODEM) of bytes, from that of the bytes before them.
+uint16_t Crc16(std::string_view bytes, uint16_t before = 0);
+
 }  // namespace rankhouse::redis
 
 #endif  // RANKHOUSE_REDIS_SLOTS_H_

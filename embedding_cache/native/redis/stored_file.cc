@@ -8,6 +8,7 @@
 #include "core/status.h"
 #include "format/json.h"
 #include "redis/errors.h"
+#include "redis/slots.h"
 
 namespace rankhouse::redis {
 namespace {
@@ -65,22 +66,26 @@ void AppendSpans(const engine::RowRequest& request, std::vector<Span>* spans) {
   }
 }
 
+// A file's keys have a beginning in common and no braces, so their slots differ by their ends alone.
 void AppendCommands(const std::vector<Span>& spans, Commands* commands) {
   const engine::RowRequest* request = nullptr;
   std::string key;
   size_t prefix = 0;
+  uint16_t prefix_crc = 0;
   for (const Span& span : spans) {
     const FileLayout& layout = LayoutOf(*span.request);
     if (span.request != request) {
       request = span.request;
       key = layout.DescriptionKey() + ":";
       prefix = key.size();
+      prefix_crc = Crc16(key);
     }
+    const Digits block(span.block);
     key.resize(prefix);
-    key += Digits(span.block);
+    key += block;
     const int64_t begin = (span.row_begin - span.block * layout.rows_per_block) * layout.row_bytes;
     const int64_t end = begin + (span.row_end - span.row_begin) * layout.row_bytes;
-    commands->Add({"GETRANGE", key, Digits(begin), Digits(end - 1)});
+    commands->AddTo(Crc16(block, prefix_crc) % kNumSlots, {"GETRANGE", key, Digits(begin), Digits(end - 1)});
   }
 }
 

@@ -100,6 +100,11 @@ typedef struct rh_engine_answer {
 RH_API int rh_engine_lookup(rh_engine_version* version, const rh_engine_batch* batch, const rh_feature_rows* out,
                             rh_engine_answer* answer, const rh_executor* executor);
 
+// The same into one matrix [B, E] with `stride` >= E floats from one row to the next: feature f begins at its column
+// "column_begin" in the JSON above. Not for RH_NONE.
+RH_API int rh_engine_lookup_matrix(rh_engine_version* version, const rh_engine_batch* batch, float* out, int64_t stride,
+                                   rh_engine_answer* answer, const rh_executor* executor);
+
 // Rows of one table by ids [n], not pooled: out [n, D]. table: its number in the JSON above. answer may be NULL.
 RH_API int rh_engine_gather(rh_engine_version* version, int32_t table, const int64_t* ids, int64_t n, float* out,
                             rh_engine_answer* answer, const rh_executor* executor);

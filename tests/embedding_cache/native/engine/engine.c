@@ -69,6 +69,16 @@ static int looks_up_and_gathers(const char* options) {
   batch.lengths = lengths;
   EXPECT(rh_engine_lookup(version, &batch, columns, NULL, NULL) == RH_OK && memcmp(out, twice, sizeof(out)) == 0);
   EXPECT_INVALID(rh_engine_lookup(version, &batch, NULL, NULL, NULL), "out is NULL");
+
+  /* Into one matrix. */
+  const int64_t width = columns[0].stride;
+  memset(out, 0, sizeof(out));
+  EXPECT(rh_engine_lookup_matrix(version, &batch, columns[0].data, width, NULL, NULL) == RH_OK);
+  EXPECT(memcmp(out, twice, sizeof(out)) == 0);
+  EXPECT_INVALID(rh_engine_lookup_matrix(version, NULL, columns[0].data, width, NULL, NULL), "batch is NULL");
+  EXPECT_INVALID(rh_engine_lookup_matrix(version, &batch, NULL, width, NULL, NULL), "out of feature 0 is NULL");
+  EXPECT_INVALID(rh_engine_lookup_matrix(version, &batch, columns[0].data, width - 1, NULL, NULL),
+                 "expected at least the width of all features");
   batch.offsets = offsets;
   EXPECT_INVALID(rh_engine_lookup(version, &batch, columns, NULL, NULL),
                  "one of offsets, lengths and hotness, found 2");
