@@ -80,7 +80,8 @@ class ControlLoop:
     async def start(self) -> None:
         """Begins; the first routes come when the state was read, or is known to be out of reach."""
         self._watcher.start()
-        self._tasks = [asyncio.create_task(self._versions.run(self.update)), asyncio.create_task(self._keep_telling())]
+        parts = (lambda: self._versions.run(self.update), self._keep_telling)
+        self._tasks = [asyncio.create_task(_kept_going(part)) for part in parts]
 
     async def stop(self) -> None:
         """Ends, after it has published what there is to publish."""
@@ -196,3 +197,13 @@ class ControlLoop:
         if trouble and self._troubles.get(what) != trouble:
             _log.warning("replica %s cannot write %s: %s", self.name, what, trouble)
         self._troubles[what] = trouble
+
+
+async def _kept_going(part: Callable[[], Awaitable[None]]) -> None:
+    """Runs a part until it is cancelled, and anew after an error that nobody foresaw: replicas must not fall silent."""
+    while True:
+        try:
+            await part()
+        except Exception:
+            _log.exception("a part of the control loop failed; it begins anew")
+        await asyncio.sleep(_SECONDS)

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from rankhouse.embedding_cache.format.errors import FormatError
 from rankhouse.serving.control.model_state import ModelState
+from rankhouse.serving.errors import TritonError
 from rankhouse.serving.gateway.served_model import ServedModel
 from rankhouse.serving.model_repository import ensemble_name
 from rankhouse.serving.triton_client import TritonClient
@@ -114,8 +115,12 @@ class FoundVersions:
         return False
 
     async def _found(self, name: str) -> ServedModel | None:
-        if not await self._client.is_ready(ensemble_name(self._model.name, name)):
-            return None
+        try:
+            if not await self._client.is_ready(ensemble_name(self._model.name, name)):
+                return None
+        except TritonError as exc:
+            _log.warning("whether version %s is loaded is not known: %s", name, exc)
+            return self._models.get(name)
         if name not in self._opened:
             try:
                 self._opened[name] = await asyncio.to_thread(

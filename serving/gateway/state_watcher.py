@@ -60,9 +60,11 @@ class StateWatcher:
                     stored = self._read() if revision else None
                     seen, reason = stored.revision if stored else 0, ""
                     self._tell(loop, self._on_state, stored)
-            except ControlError as exc:
-                if str(exc) != reason:
-                    reason = str(exc)
+            # Whatever it is: a thread that died of it would leave the replica behind without a word.
+            except Exception as exc:
+                said = str(exc) if isinstance(exc, ControlError) else repr(exc)
+                if said != reason:
+                    reason = said
                     self._tell(loop, self._on_lost, reason)
             self._is_stopping.wait(_SECONDS_WHILE_LOST if reason else _SECONDS)
 

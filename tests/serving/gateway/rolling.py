@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rankhouse.embedding_cache.format.version import Version
-from rankhouse.serving.control.model_state import ModelState, ReplicaReport
+from rankhouse.serving.control.model_state import Change, ModelState, RefreshPolicy, ReplicaReport
 from rankhouse.serving.control.progress import advance
 from rankhouse.serving.control.rollout_spec import read_rollout
-from rankhouse.serving.control.state_store import StateStore
+from rankhouse.serving.control.state_store import StateStore, change_state
 from rankhouse.serving.control.transitions import start_rollout
 from rankhouse.serving.gateway.served_model import ServedModel
 from rankhouse.serving.model_repository import write_models
@@ -34,8 +34,11 @@ class TwoVersions:
     def models(self) -> dict[str, ServedModel]:
         return {name: ServedModel.open(self.store, MODEL, name) for name in self.weights}
 
-    def state(self) -> ModelState:
-        return ModelState(model=MODEL, stable=self.stable.name)
+    def state(self, *, stable: Version | None = None) -> ModelState:
+        """The state in which one of them, or `stable`, answers everything, and nothing changes by itself."""
+        stable, policy = stable or self.stable, RefreshPolicy(is_held=True)
+        previous = tuple(version.name for version in (self.stable, self.candidate) if version is not stable)
+        return ModelState(model=MODEL, stable=stable.name, previous=previous, policy=policy)
 
     def rolling(self, *, weight: float, shadow: float = 0.0) -> ModelState:
         """The state in which the candidate has `weight` percent, and shadows `shadow` percent of the others."""
@@ -58,8 +61,9 @@ def load(triton: TritonServer, *versions: Version) -> None:
 
 
 def rolled_out(state: ModelState, candidates: Sequence[str], *, weight: float, shadow: float = 0.0) -> ModelState:
-    """A state in which a rollout of these has begun."""
-    spec = read_rollout(f"{{candidates: [{', '.join(candidates)}], steps: [{{weight: {weight}}}], shadow: {shadow}}}")
+    """A state in which a rollout of these has begun, and stays where it is."""
+    step = f"{{weight: {weight}, pause: manual}}"
+    spec = read_rollout(f"{{candidates: [{', '.join(candidates)}], steps: [{step}], shadow: {shadow}}}")
     now = time.time()
     pending = start_rollout(state, spec, actor="test", now=now).state
     change = advance(pending, now=now, replicas=[_having(*candidates)], verdicts={})
@@ -69,8 +73,8 @@ def rolled_out(state: ModelState, candidates: Sequence[str], *, weight: float, s
 
 def put(store: StateStore, state: ModelState) -> int:
     """Makes a state the stored one, whatever is there; returns its revision."""
-    stored = store.create(state)
-    return store.commit(state, expected=stored.revision, events=())
+    store.create(state)
+    return change_state(store, state.model, lambda _: Change(state, ())).revision
 
 
 def _having(*versions: str) -> ReplicaReport:

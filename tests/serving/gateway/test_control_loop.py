@@ -6,7 +6,6 @@ import httpx
 import pytest
 
 from rankhouse.serving.control.last_known_state import LastKnownState
-from rankhouse.serving.control.model_state import ModelState
 from rankhouse.serving.control.state_store import Stored
 from rankhouse.serving.control.state_stores import open_state_store
 from rankhouse.serving.errors import CorruptStateError
@@ -46,7 +45,7 @@ def test_without_its_store_a_replica_serves_by_the_last_known_state_and_says_so(
         eventually(lambda: not control_of(gateway))
         assert "rankhouse_control_stale 0.0" in httpx.get(f"{gateway.url}/metrics").text
         store = open_state_store(f"sqlite:///{folder}/state.db")
-        put(store, ModelState(model=MODEL, stable=versions.candidate.name))
+        put(store, versions.state(stable=versions.candidate))
         eventually(lambda: version_of(gateway) == versions.candidate.name)
 
 

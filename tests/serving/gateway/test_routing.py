@@ -1,6 +1,9 @@
 """Several versions at once, over real sockets and a real Triton: who is answered by which."""
 
+import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ from rankhouse.serving.control.assignment import RoutingTable
 from rankhouse.serving.control.model_state import ModelState
 from rankhouse.serving.control.state_stores import open_state_store
 from rankhouse.serving.gateway.messages import ScoreRequest
-from rankhouse.serving.gateway_client import request_message
+from rankhouse.serving.gateway_client import RestClient, request_message
 from rankhouse.serving.ranking_pb2_grpc import RankingStub
 from rankhouse.serving.triton_server import TritonServer
 from tests.serving.gateway.rolling import TwoVersions, eventually, put
@@ -163,8 +166,7 @@ def test_routes_follow_the_state(versions: TwoVersions, triton: TritonServer, tm
     with RunningGateway(versions.store, triton.grpc_url, **settings) as gateway:
         eventually(lambda: store.revision(MODEL) > 0)
         assert store.read(MODEL).state.stable == versions.stable.name
-        promoted = ModelState(model=MODEL, stable=versions.candidate.name)
-        revision = put(store, promoted)
+        revision = put(store, versions.state(stable=versions.candidate))
         eventually(lambda: post(gateway, BODY).json()["version"] == versions.candidate.name)
         eventually(lambda: f"rankhouse_control_revision {revision:.1f}" in httpx.get(f"{gateway.url}/metrics").text)
         eventually(lambda: [report.routing_revision for report in store.replicas(MODEL)] == [revision])
@@ -172,3 +174,36 @@ def test_routes_follow_the_state(versions: TwoVersions, triton: TritonServer, tm
         assert report.loaded == (versions.stable.name, versions.candidate.name)
         assert report.urls["rest"] == gateway.url
     assert store.replicas(MODEL) == []
+
+
+def test_answers_are_of_one_allowed_version_while_versions_change_places(
+    versions: TwoVersions, triton: TritonServer, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path}/state.db"
+    store, names = open_state_store(url), [versions.stable.name, versions.candidate.name]
+    put(store, versions.rolling(weight=50.0))
+    expected = {name: weights.scores(ROWS) for name, weights in versions.weights.items()}
+    is_over = threading.Event()
+
+    def ask(key: int) -> list[str]:
+        answered = []
+        with RestClient(gateway.url, timeout_seconds=30.0) as client:
+            while not is_over.is_set():
+                answer = client.score(MODEL, ScoreRequest(list(ROWS), key=key))
+                np.testing.assert_allclose(answer.scores, expected[answer.version], atol=1e-6)
+                answered.append(answer.version)
+        return answered
+
+    with (
+        RunningGateway(versions.store, triton.grpc_url, state_url=url, version=names[0]) as gateway,
+        ThreadPoolExecutor(4) as pool,
+    ):
+        eventually(lambda: len(described(gateway)["versions"]) == 2)
+        asking = [pool.submit(ask, key) for key in range(4)]
+        try:
+            for number in range(20):
+                put(store, versions.state(stable=(versions.stable, versions.candidate)[number % 2]))
+                time.sleep(0.05)
+        finally:
+            is_over.set()
+        assert {version for future in asking for version in future.result()} == set(names)
