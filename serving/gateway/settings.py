@@ -13,6 +13,8 @@ from pydantic_settings import SettingsError as ParsingError
 from rankhouse.serving.errors import SettingsError
 
 PREFIX = "RANKHOUSE_"
+# What `rankhouse rollout` reads; whoever sets it may start a gateway, too.
+_OF_CLIENTS = {"ADMIN_URL"}
 # That of redis://user:password@host.
 _PASSWORD = re.compile(r"(?<=//)([^/@:]*):[^/@]*@")
 
@@ -113,7 +115,7 @@ def settings_from_environment() -> Settings:
     known = [name.upper() for name in Settings.model_fields]
     for variable in sorted(os.environ):
         name = variable.removeprefix(PREFIX)
-        if variable.startswith(PREFIX) and name not in known:
+        if variable.startswith(PREFIX) and name not in known and name not in _OF_CLIENTS:
             nearest = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {PREFIX}{nearest[0]}?" if nearest else f"known are {', '.join(known)} after {PREFIX}"
             raise SettingsError(f"the environment variable {variable} is not a setting of the gateway; {hint}")

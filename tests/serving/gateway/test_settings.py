@@ -31,6 +31,11 @@ def test_the_resolved_settings_are_shown_without_passwords(monkeypatch: pytest.M
     assert "secret@" not in shown
 
 
+def test_what_the_command_line_reads_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANKHOUSE_ADMIN_URL", "http://127.0.0.1:8082")
+    assert settings_from_environment().admin_port is None
+
+
 def test_a_command_is_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANKHOUSE_RETRAINING_COMMAND", '["make", "retrain"]')
     assert settings_from_environment().retraining_command == ("make", "retrain")
