@@ -98,6 +98,10 @@ class Conductor:
                     if not was_away:
                         _log.warning("nothing is conducted: %s", error)
                     was_away = True
+                except Exception:
+                    # Whatever nobody foresaw: a conductor that ends would leave all rollouts as they are, for ever.
+                    self.is_conducting = False
+                    _log.exception("a round failed; the next one begins anew")
                 await self._deliver()
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self._woken.wait(), self._options.interval_seconds)

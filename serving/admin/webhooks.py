@@ -163,6 +163,10 @@ class Stream:
             except ControlError as error:
                 _log.warning("events for %s wait: %s", self._target.name, error)
                 await asyncio.sleep(_RETRY_SECONDS)
+            except Exception:
+                # Whatever nobody foresaw: a stream that ends would never tell this receiver anything again.
+                _log.exception("events for %s wait", self._target.name)
+                await asyncio.sleep(_RETRY_SECONDS)
 
     async def _deliver(self, progress: Progress, event: Event) -> Progress:
         """Delivers one event, however often that must be tried, and notes it."""

@@ -206,6 +206,30 @@ def test_news_are_not_waited_for(store: StateStore) -> None:
     asyncio.run(conduct())
 
 
+def test_a_value_that_nobody_can_read_does_not_end_the_conductor(
+    store: StateStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    has_stable(store)
+    reports(store)
+    store.put_value(f"traffic/{MODEL}", b"nonsense")
+
+    async def conduct() -> None:
+        task = asyncio.create_task(conductor(store).run())
+        end = time.monotonic() + 30
+        while "a round failed" not in caplog.text:
+            assert time.monotonic() < end
+            await asyncio.sleep(0.01)
+        store.put_value(f"traffic/{MODEL}", b"[]")
+        while not read_traffic(store, MODEL):
+            assert time.monotonic() < end
+            await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(conduct())
+    assert store.read(MODEL).state.stable == V2
+
+
 def test_two_whole_conductors_take_turns_and_every_event_is_told(store: StateStore, tmp_path: Path) -> None:
     """Two run at once; the first is stopped in the middle, and gives its lease back."""
     has_stable(store)
