@@ -6,15 +6,15 @@ influences (Liang and Zeger 1986). For AUC the influences are those of DeLong, D
 by cluster as in Obuchowski (1997).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from rankhouse.embedding_cache.format.score_bins import bin_scores
-from rankhouse.serving.analysis.layout import NUM_SCORE_CELLS, SCORE_CELLS
+from rankhouse.embedding_cache.format.score_bins import NUM_SCORE_BINS, bin_scores, score_bins
+from rankhouse.serving.analysis.layout import NUM_SCORE_CELLS, SCORE_CELLS, Arrays
 
 Floats = npt.NDArray[np.float64]
 
@@ -119,6 +119,33 @@ class Outcomes:
         )
         pairs: Floats = self._arrays["pairs"] - np.diag(np.concatenate([negatives, positives]))
         return pairs
+
+
+def count_outcomes(
+    arrays: Arrays, scores: npt.NDArray[Any], labels: npt.NDArray[np.bool_], sizes: Sequence[int]
+) -> None:
+    """Adds labelled impressions to an event's arrays.
+
+    Args:
+        arrays: The event's arrays (layout.py).
+        scores: [n], request by request.
+        labels: [n].
+        sizes: The number of impressions of each request, n in all.
+    """
+    scores = scores.astype(np.float64)
+    request = np.repeat(np.arange(len(sizes)), sizes)
+    bins = score_bins(scores)
+    arrays["positives"] += np.bincount(bins[labels], minlength=NUM_SCORE_BINS)
+    arrays["negatives"] += np.bincount(bins[~labels], minlength=NUM_SCORE_BINS)
+    arrays["requests"][0] += len(sizes)
+    num_cells = 2 * NUM_SCORE_CELLS
+    cells = SCORE_CELLS[bins] + NUM_SCORE_CELLS * labels
+    counts = np.bincount(request * num_cells + cells, minlength=len(sizes) * num_cells)
+    by_request = counts.reshape(-1, num_cells).astype(np.float64)
+    arrays["pairs"] += (by_request.T @ by_request).astype(np.int64)
+    sums = np.bincount(request, weights=scores, minlength=len(sizes))
+    positives = by_request[:, NUM_SCORE_CELLS:].sum(axis=1)
+    arrays["score_sums"] += (sums.sum(), np.dot(sums, sums), np.dot(sums, positives))
 
 
 def _by_cell(counts: npt.NDArray[np.int64], influences: Floats) -> Floats:

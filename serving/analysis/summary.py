@@ -14,13 +14,12 @@ from rankhouse.serving.analysis.layout import (
     ANSWERED,
     CANCELLED,
     FAILED,
-    NUM_SCORE_CELLS,
     REFUSED,
-    SCORE_CELLS,
     Arrays,
     event_arrays,
     request_arrays,
 )
+from rankhouse.serving.analysis.outcomes import count_outcomes
 from rankhouse.serving.analysis.rank_agreement import spearman, top_k_overlap
 
 MAX_EVENTS = 8
@@ -257,7 +256,12 @@ class Summary:
             arrays["missing_shares"] += ((missing[:, 0] / missing[:, 1]).sum(), len(missing))
             self._missing = []
         for event, outcomes in self._outcomes.items():
-            _count_outcomes(self._events.setdefault(event, event_arrays()), outcomes)
+            count_outcomes(
+                self._events.setdefault(event, event_arrays()),
+                np.concatenate([scores for scores, _ in outcomes]),
+                np.concatenate([labels for _, labels in outcomes]),
+                [len(scores) for scores, _ in outcomes],
+            )
         self._outcomes = {}
         self._num_pending_scores = 0
 
@@ -272,22 +276,3 @@ def _kind_of(status: int) -> int:
 
 def _add(moments: npt.NDArray[np.float64], value: float) -> None:
     moments += (1.0, value, value * value)
-
-
-def _count_outcomes(arrays: Arrays, outcomes: Sequence[tuple[Scores, npt.NDArray[np.bool_]]]) -> None:
-    """Counts the labelled impressions of requests (layout.py says what)."""
-    scores = np.concatenate([one for one, _ in outcomes]).astype(np.float64)
-    labels = np.concatenate([one for _, one in outcomes])
-    request = np.repeat(np.arange(len(outcomes)), [len(one) for one, _ in outcomes])
-    bins = score_bins(scores)
-    arrays["positives"] += np.bincount(bins[labels], minlength=NUM_SCORE_BINS)
-    arrays["negatives"] += np.bincount(bins[~labels], minlength=NUM_SCORE_BINS)
-    arrays["requests"][0] += len(outcomes)
-    num_cells = 2 * NUM_SCORE_CELLS
-    cells = SCORE_CELLS[bins] + NUM_SCORE_CELLS * labels
-    by_request = np.bincount(request * num_cells + cells, minlength=len(outcomes) * num_cells)
-    by_request = by_request.reshape(-1, num_cells).astype(np.float64)
-    arrays["pairs"] += (by_request.T @ by_request).astype(np.int64)
-    sums = np.bincount(request, weights=scores, minlength=len(outcomes))
-    positives = by_request[:, NUM_SCORE_CELLS:].sum(axis=1)
-    arrays["score_sums"] += (sums.sum(), np.dot(sums, sums), np.dot(sums, positives))

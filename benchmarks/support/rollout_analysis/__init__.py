@@ -1,0 +1,1 @@
+"""Simulated rollouts: traffic whose truth is known, judged as a gateway would judge it."""
