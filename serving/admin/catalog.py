@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from rankhouse.embedding_cache.format.errors import FormatError, VersionNotFoundError
+from rankhouse.embedding_cache.format.statistics import TrainingStatistics
 from rankhouse.embedding_cache.format.version import Version, VersionStore
 from rankhouse.embedding_cache.maintenance.inventory import additions
 
@@ -74,6 +75,14 @@ class VersionCatalog:
                     _log.warning("the version store cannot be listed: %s", error)
                 self._listed_at = time.monotonic()
             return self._entries
+
+    def statistics(self, name: str) -> TrainingStatistics | None:
+        """The training statistics of a version; None where it has none.
+
+        Raises:
+            FormatError: There is no such version, or the store cannot be reached.
+        """
+        return TrainingStatistics.of(self._store.read(name).metrics, version=name)
 
     def _list(self) -> None:
         names = self._store.names()

@@ -10,10 +10,12 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from rankhouse.embedding_cache.format.statistics import TrainingStatistics
 from rankhouse.serving.admin.admission import Waiting, next_admission
+from rankhouse.serving.admin.drifting import Drifting
 from rankhouse.serving.admin.judging import Judge
 from rankhouse.serving.admin.traffic import note_traffic
 from rankhouse.serving.admin.webhooks import Backoff, Deliveries
@@ -25,6 +27,10 @@ from rankhouse.serving.errors import ConflictError, ControlError
 
 _MAX_CHANGES = 16  # in one round
 _log = logging.getLogger(__name__)
+
+
+def _no_baseline(version: str) -> TrainingStatistics | None:
+    return None
 
 
 @dataclass(frozen=True)
@@ -58,6 +64,7 @@ class Conductor:
         model: The model's name.
         replica: The name of this replica, new at each start of its process.
         options: How it works; None is as it works by default.
+        baseline: Reads a version's training statistics, which drift is measured against; may raise FormatError.
     """
 
     def __init__(
@@ -67,12 +74,14 @@ class Conductor:
         *,
         replica: str,
         options: ConductorOptions | None = None,
+        baseline: Callable[[str], TrainingStatistics | None] = _no_baseline,
     ) -> None:
         self._store = store
         self._model = model
         self._replica = replica
         self._options = options or ConductorOptions()
         self._judge = Judge(store, model)
+        self._drifting = Drifting(store, model, baseline)
         self._lease = f"conductor/{model}"
         self._waiting: Waiting | None = None
         self._judged_at = float("-inf")
@@ -132,7 +141,14 @@ class Conductor:
                 break
             stored = self._commit(stored, change)
         note_traffic(self._store, stored.state, now)
+        self._watch(stored, now)
         return True
+
+    def _watch(self, stored: Stored, now: float) -> None:
+        """Commits that traffic has drifted, if it has and something is to be done about it."""
+        change = self._drifting.look(stored.state, now)
+        if change is not None and self._commit(stored, change).state is change.state:
+            self._drifting.done()
 
     def _verdicts(self, state: ModelState, now: float) -> Mapping[str, Verdict]:
         if 0 <= now - self._judged_at < self._options.analysis_seconds:

@@ -10,6 +10,7 @@ import msgspec
 from rankhouse.serving import errors
 from rankhouse.serving.admin import bodies
 from rankhouse.serving.admin.commands import Commands
+from rankhouse.serving.admin.drifting import parse_drift
 from rankhouse.serving.admin.keys import Caller, KeyRing, Role
 from rankhouse.serving.admin.overview import Overview, Reader
 from rankhouse.serving.admin.verdicts import Gate, VerdictAnswer, check_gate, prometheus_answer, verdict_numbers
@@ -264,7 +265,10 @@ def resume_refresh(admin: Admin, call: Call) -> bodies.Done:
 
 def set_policy(admin: Admin, call: Call) -> bodies.Done:
     """Changes what happens with new versions: `admit` is `direct`, `rollout` or `manual`. What is held stays held."""
-    return _done(admin.commands.set_policy(parse_policy(call.body.policy), **call.how))
+    policy = parse_policy(call.body.policy)
+    if policy.drift is not None:
+        parse_drift(policy.drift)  # It is kept as it was written; what does not work is refused here.
+    return _done(admin.commands.set_policy(policy, **call.how))
 
 
 def set_holdout(admin: Admin, call: Call) -> bodies.Done:

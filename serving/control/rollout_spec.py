@@ -256,7 +256,7 @@ def _with_default(step: Step, max_seconds: float) -> Step:
 
 def _analysis(value: object) -> AnalysisSpec:
     section = Section(value, "analysis", ("alpha", "min_requests", "max", "metrics"))
-    metrics = tuple(_metric(item, f"analysis.metrics[{i}]") for i, item in enumerate(section.items("metrics")))
+    metrics = tuple(parse_metric(item, f"analysis.metrics[{i}]") for i, item in enumerate(section.items("metrics")))
     if not metrics or len(metrics) > MAX_METRICS:
         raise RolloutSpecError(f"analysis.metrics has {len(metrics)} entries; give 1 to {MAX_METRICS}")
     names = [metric.name for metric in metrics]
@@ -272,7 +272,12 @@ def _analysis(value: object) -> AnalysisSpec:
         raise RolloutSpecError(f"analysis: {exc}") from exc
 
 
-def _metric(item: object, place: str) -> MetricSpec:
+def parse_metric(item: object, place: str) -> MetricSpec:
+    """Reads a metric with its limit, of an analysis or a drift monitor.
+
+    Raises:
+        RolloutSpecError: A key or value does not work.
+    """
     section = Section(item, place, ("name", *LIMITS, "event", "dry_run"))
     given = [limit for limit in LIMITS if limit in section]
     if len(given) != 1:

@@ -32,13 +32,15 @@ class AdminServer:
 
     def __init__(self, settings: Settings, store: StateStore, replica: ReplicaControl) -> None:
         self._settings = settings
-        self._conductor = Conductor(store, settings.model, replica=replica.name, options=_options(settings))
-        self._conducting: asyncio.Task[None] | None = None
-        self._http = self._server(store, replica) if settings.admin_port is not None else None
-
-    def _server(self, store: StateStore, replica: ReplicaControl) -> HttpServer:
-        settings = self._settings
         catalog = VersionCatalog(settings.store, settings.model, cache=settings.cache)
+        self._conductor = Conductor(
+            store, settings.model, replica=replica.name, options=_options(settings), baseline=catalog.statistics
+        )
+        self._conducting: asyncio.Task[None] | None = None
+        self._http = self._server(store, replica, catalog) if settings.admin_port is not None else None
+
+    def _server(self, store: StateStore, replica: ReplicaControl, catalog: VersionCatalog) -> HttpServer:
+        settings = self._settings
         admin = Admin(
             store,
             settings.model,
