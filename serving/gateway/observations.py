@@ -46,12 +46,13 @@ class Observations:
         route, result = answered.route, answered.result
         if route.arm == "override" or route.is_fallback:
             return
+        summaries = self._of(answered.rollouts, route.version, route.arm)
         if result is None:
-            for summary in self._of(answered.rollouts, route.version, route.arm):
+            for summary in summaries:
                 summary.observe_answer(answered.status, answered.seconds)
             return
         missing_F = missing_values(result)
-        for summary in self._of(answered.rollouts, route.version, route.arm):
+        for summary in summaries:
             summary.observe_answer(
                 answered.status,
                 answered.seconds,

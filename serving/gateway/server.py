@@ -66,7 +66,9 @@ class Gateway:
             max_in_flight=settings.shadow_max_in_flight,
             timeout_seconds=settings.shadow_timeout_seconds,
         )
-        self._scorer.observers += [self._feedback.observe, self._observations.observe, self._shadows.observe]
+        self._scorer.observers.append(self._feedback.observe)
+        if store:
+            self._scorer.observers += [self._observations.observe, self._shadows.observe]
         self._control = self._control_loop(store) if store else None
         self._admin = AdminServer(settings, store, self._control) if store and self._control else None
         self._grace_seconds = math.ceil(settings.request_timeout_seconds) + 1
