@@ -1,5 +1,6 @@
 """The parts of the engine's benchmark that a wrong figure could come from."""
 
+import time
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +10,11 @@ from benchmarks.support.embedding.cells import Cell, TableShape
 from benchmarks.support.engine.c_stores import STORES, CStore, StoreMissingError
 from benchmarks.support.engine.candidate import row_numbers
 from benchmarks.support.engine.dataset import NUM_FEATURES, Dataset, make_dataset
+from benchmarks.support.engine.engine_candidates import GatherLimit, ThroughC
 from benchmarks.support.engine.page_cache import drop, warm
 from benchmarks.support.engine.report import COLD, HOT, NEW, Place, Timing, aims_sheet, sheets
+from benchmarks.support.engine.timed_calls import Caller
+from benchmarks.support.engine.version_calls import NativeEngine, VersionCalls, make_executor
 
 TABLES = TableShape(NUM_FEATURES, 70, 16, training=False)
 WHOSE_TIME = dict.fromkeys((HOT, COLD, NEW), "Rankhouse map")
@@ -67,8 +71,49 @@ def test_stores_give_the_rows(dataset: Dataset, name: str, package: str) -> None
     for batch in (1, 0):
         made.run(batch)
         np.testing.assert_array_equal(made.result(), dataset.expected(ids[batch], 0))
+    assert all(seconds > 0 for seconds in made.timed().time(0.001))
+    made.use(ids + NUM_FEATURES * TABLES.rows)
+    with pytest.raises(RuntimeError, match="a call that was timed failed"):
+        made.timed().time(0.001)
+    with pytest.raises(StoreMissingError, match="a row could not be read"):
+        made.run(0)
     made.close()
     drop(made.files())
+
+
+def test_what_is_timed_in_c_gives_the_rows(dataset: Dataset) -> None:
+    ids = np.random.default_rng(1).integers(0, TABLES.rows, (2, NUM_FEATURES, 5))
+    for candidate in (
+        GatherLimit(dataset, in_huge_pages=False, num_threads=1),
+        ThroughC(dataset, memory="pin", num_deltas=0, num_threads=1),
+    ):
+        candidate.open()
+        candidate.use(ids)
+        candidate.result()[:] = 0
+        assert len(candidate.timed().time(0.0)) == 1
+        np.testing.assert_array_equal(candidate.result(), dataset.expected(ids[0], 0))
+        candidate.close()
+
+
+def test_a_caller_goes_from_version_to_version(dataset: Dataset) -> None:
+    engine, ids = NativeEngine({}), np.random.default_rng(1).integers(0, TABLES.rows, (1, NUM_FEATURES, 5))
+    versions = [engine.open(dataset.store, dataset.version(number).name) for number in (0, 2)]
+    calls = VersionCalls(versions[0], ids, TABLES.dim, make_executor(1))
+    caller = Caller(calls.timed, 1 << 20)
+    with caller.going_on():
+        second = caller.change(calls.timed.of(versions[1].value or 0))
+        for _ in range(10_000):
+            if second in caller.made()[:, 2]:
+                break
+            time.sleep(0.001)
+    made = caller.made()
+    assert caller.num_failed == 0
+    assert made[-1, 2] == second
+    assert (np.diff(made[:, 0]) > 0).all()
+    np.testing.assert_array_equal(calls.out, dataset.expected(ids[0], 2))
+    for version in versions:
+        engine.close(version)
+    engine.destroy()
 
 
 @pytest.mark.parametrize(("name", "package"), STORES)
