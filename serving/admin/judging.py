@@ -57,18 +57,17 @@ class Point(msgspec.Struct, frozen=True):
 
 
 class Findings(msgspec.Struct, frozen=True):
-    """What the analysis has found of a rollout so far.
-
-    Attributes:
-        rollout: The rollout's id.
-        at: When it last looked, in unix seconds.
-        verdicts: The last verdict on each candidate, as plain data.
-        points: How they moved, the oldest first; thinned as they grow.
-    """
+    """What the analysis says of a rollout: the last verdict on each candidate, as plain data, and when it said so."""
 
     rollout: str
     at: float
     verdicts: dict[str, Any]
+
+
+class Course(msgspec.Struct, frozen=True):
+    """How a rollout's metrics moved, the oldest first; thinned as it grows. Kept apart: it is large and changes less."""
+
+    rollout: str
     points: list[Point]
 
 
@@ -156,12 +155,14 @@ class Judge:
     def _keep(self, rollout: Rollout, verdicts: Mapping[str, Verdict], now: float) -> None:
         if not verdicts:
             return
-        before = read_findings(self._store, self._model, rollout.id)
-        point = Point(now, rollout.step, rollout.weight, {name: _bands(each) for name, each in verdicts.items()})
-        points = thinned(before.points if before else [], point)
         plain = {name: msgspec.to_builtins(each) for name, each in verdicts.items()}
-        findings = Findings(rollout.id, now, plain, points)
-        self._store.put_value(self._name("findings", rollout), msgspec.json.encode(findings))
+        self._store.put_value(self._name("findings", rollout), msgspec.json.encode(Findings(rollout.id, now, plain)))
+        point = Point(now, rollout.step, rollout.weight, {name: _bands(each) for name, each in verdicts.items()})
+        before = read_course(self._store, self._model, rollout.id)
+        points = thinned(before, point)
+        if points != before:
+            course = Course(rollout.id, points)
+            self._store.put_value(self._name("course", rollout), msgspec.json.encode(course))
 
     def _name(self, kind: str, rollout: Rollout) -> str:
         return f"{kind}/{self._model}/{_slot(rollout.id)}"
@@ -174,6 +175,13 @@ def read_findings(store: StateStore, model: str, rollout_id: str) -> Findings | 
         return None
     findings = msgspec.json.decode(content, type=Findings)
     return findings if findings.rollout == rollout_id else None
+
+
+def read_course(store: StateStore, model: str, rollout_id: str) -> list[Point]:
+    """How a rollout's metrics moved, the oldest first; empty where nothing is known any more. Blocks."""
+    content = store.get_value(f"course/{model}/{_slot(rollout_id)}")
+    course = None if content is None else msgspec.json.decode(content, type=Course)
+    return course.points if course is not None and course.rollout == rollout_id else []
 
 
 def merged_summaries(published: Iterable[PublishedSummary]) -> dict[str, Summary]:

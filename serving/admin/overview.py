@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from rankhouse.serving.admin.catalog import VersionCatalog
-from rankhouse.serving.admin.judging import Point, merged_summaries, read_findings
+from rankhouse.serving.admin.judging import Point, merged_summaries, read_course, read_findings
 from rankhouse.serving.admin.subscriptions import Subscriptions
 from rankhouse.serving.admin.traffic import TrafficPoint, read_traffic
 from rankhouse.serving.admin.views import (
@@ -105,11 +105,11 @@ class Reader:
     def rollouts(self, *, limit: int) -> list[RolloutView]:
         """Active rollouts, then finished ones, the newest first."""
         replicas, now = self._store.replicas(self._model), time.time()
-        return [self._rollout(each, replicas, now).rollout for each in self._all_rollouts(limit)]
+        return [self._rollout(each, replicas, now) for each in self._all_rollouts(limit)]
 
     def rollout(self, rollout: Rollout) -> RolloutView:
         """One rollout."""
-        return self._rollout(rollout, self._store.replicas(self._model), time.time()).rollout
+        return self._rollout(rollout, self._store.replicas(self._model), time.time())
 
     def receivers(self) -> list[Progress]:
         """How far each receiver of events has come."""
@@ -132,7 +132,10 @@ class Reader:
             holdout_percent=state.holdout_percent,
             policy=policy_document(state.policy),
             versions=versions,
-            rollouts=[self._rollout(each, replicas, now) for each in self._all_rollouts(_SHOWN_ROLLOUTS)],
+            rollouts=[
+                RolloutDetail(self._rollout(each, replicas, now), read_course(self._store, self._model, each.id))
+                for each in self._all_rollouts(_SHOWN_ROLLOUTS)
+            ],
             traffic=read_traffic(self._store, self._model),
             arms=self._arms(),
             freshness={each.replica: each.details["freshness"] for each in replicas if "freshness" in each.details},
@@ -149,10 +152,9 @@ class Reader:
         active = self._store.read(self._model).state.rollouts
         return [*reversed(active), *self._store.finished(self._model, limit=limit)][: max(limit, len(active))]
 
-    def _rollout(self, rollout: Rollout, replicas: Sequence[ReplicaReport], now: float) -> RolloutDetail:
+    def _rollout(self, rollout: Rollout, replicas: Sequence[ReplicaReport], now: float) -> RolloutView:
         findings = read_findings(self._store, self._model, rollout.id)
-        view = rollout_view(rollout, verdicts=findings.verdicts if findings else {}, replicas=replicas, now=now)
-        return RolloutDetail(view, findings.points if findings else [])
+        return rollout_view(rollout, verdicts=findings.verdicts if findings else {}, replicas=replicas, now=now)
 
     def _arms(self) -> list[ArmNumbers]:
         merged = merged_summaries(self._store.summaries(self._model))

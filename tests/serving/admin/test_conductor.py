@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rankhouse.serving.admin.conductor import Conductor
-from rankhouse.serving.admin.judging import read_findings
+from rankhouse.serving.admin.judging import Point, read_course, read_findings, thinned
 from rankhouse.serving.admin.traffic import read_traffic
 from rankhouse.serving.control import transitions
 from rankhouse.serving.control.model_state import RefreshPolicy, Rollout
@@ -97,8 +97,19 @@ def test_a_worse_candidate_is_rolled_back_and_an_equal_one_goes_on(store: StateS
     findings = read_findings(store, MODEL, rollout)
     assert findings is not None
     assert findings.verdicts[V2]["outcome"] == "fail"
-    assert (findings.points[0].step, findings.points[-1].step) == (0, 1)
-    assert (findings.points[-1].bands[V2]["error_rate"].low or 0.0) > 0.02
+    points = read_course(store, MODEL, rollout)
+    assert (points[0].step, points[-1].step) == (0, 1)
+    assert (points[-1].bands[V2]["error_rate"].low or 0.0) > 0.02
+
+
+def test_a_long_course_is_thinned_and_keeps_its_ends() -> None:
+    points: list[Point] = []
+    for second in range(20_000):
+        points = thinned(points, Point(float(second), 0, 5.0, {}))
+    assert 100 < len(points) <= 240
+    assert points[0].at == 0.0
+    assert points[-1].at > 19_800
+    assert [point.at for point in points] == sorted({point.at for point in points})
 
 
 def test_a_step_counts_what_another_conductor_saw_at_its_start(store: StateStore, tmp_path: Path) -> None:
