@@ -65,7 +65,7 @@ class Findings(msgspec.Struct, frozen=True):
 
 
 class Course(msgspec.Struct, frozen=True):
-    """How a rollout's metrics moved, the oldest first; thinned as it grows. Kept apart: it is large and changes less."""
+    """How a rollout's metrics moved, the oldest first; thinned as it grows. Kept apart, as it is large."""
 
     rollout: str
     points: list[Point]
