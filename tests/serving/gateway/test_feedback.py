@@ -161,3 +161,21 @@ def test_what_a_caller_chose_counts_in_no_comparison(
         eventually(lambda: num_requests() == 1)
     assert num_requests() == 1
     assert clicks(store, key) == (0, 0)
+
+
+def test_without_the_store_a_replica_takes_feedback_on_its_own_answers(
+    versions: TwoVersions, triton: TritonServer, tmp_path: Path
+) -> None:
+    folder, away = tmp_path / "state", tmp_path / "away"
+    settings = {"state_url": f"sqlite:///{folder}/state.db"}
+    with running(versions, triton, **settings) as gateway, RestClient(gateway.url) as rest:
+        first = answered(gateway)
+        folder.rename(away)
+        second = answered(gateway)
+        reports = [report_of(first, 1), report_of(second, 0), report_of("elsewhere", 1)]
+        assert rest.feedback(reports) == FeedbackAnswer(accepted=2, unknown=1)
+        assert rest.feedback(reports) == FeedbackAnswer(duplicate=2, unknown=1)
+        away.rename(folder)
+        store = open_state_store(settings["state_url"])
+        eventually(lambda: store.recall_answer(second) is not None)
+        eventually(lambda: clicks(store, summary_key("", versions.stable.name, "stable")) == (1, 1))
