@@ -169,7 +169,7 @@ def _trainer_requests(places: Places, num_rows: int) -> "list[GoldenRequest]":
 
 
 def _start_serving(console: Console, places: Places) -> subprocess.Popen[bytes]:
-    ports = ("--port", 0, "--grpc-port", 0)
+    ports = ("--port", 0, "--grpc-port", 0, "--admin-port", 0)
     arguments = ("serve", "--store", places.store, "--model", MODEL, *ports, "--run-dir", places.serving)
     return subprocess.Popen(_shown(console, arguments))
 

@@ -1,30 +1,41 @@
-"""Serving one version on one machine: Triton and the gateway as child processes, started, watched and stopped.
+"""Serving on one machine: Triton and the gateway as child processes, started, kept alive and stopped.
 
-The order is the point. The version's files are verified, Triton loads it, its golden requests are replayed, and only
-then does the gateway start. The gateway stops first, so that it can finish what it has accepted.
+The gateway's refresh agent brings versions into Triton and proves them, now and later; nothing takes traffic before its
+golden requests were replayed. Here is only what needs a parent: the order of starting, and starting again. The gateway
+stops first, so that it can finish what it has accepted.
 """
 
 import asyncio
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from urllib.parse import quote
 
-from rankhouse.embedding_cache.format.version import Version, VersionStore
-from rankhouse.serving.errors import ModelLoadError, TritonError
-from rankhouse.serving.gateway_process import GatewayProcess
-from rankhouse.serving.golden import GoldenReport, replay_golden
-from rankhouse.serving.model_repository import ensemble_name, write_models
-from rankhouse.serving.processes import ChildProcess, free_ports
+from rankhouse.embedding_cache.format.errors import ManifestError
+from rankhouse.embedding_cache.format.version import VersionStore
+from rankhouse.serving.admin.keys import write_key_file
+from rankhouse.serving.control.rollout_spec import RolloutSpec
+from rankhouse.serving.control.state_stores import open_state_store
+from rankhouse.serving.errors import NothingServedError
+from rankhouse.serving.first_state import Refresh, Wish, settle_state
+from rankhouse.serving.gateway_process import GatewayPorts, GatewayProcess
+from rankhouse.serving.golden import GoldenReport
+from rankhouse.serving.keeper import Keeper
+from rankhouse.serving.refresh.report import AgentReport, read_report
 from rankhouse.serving.triton_client import TritonClient
 from rankhouse.serving.triton_server import TritonServer
 
 READY_FILE = "serving.json"
+LATEST = "latest"
+KEEP_LOADED_BYTES = 4 << 30
 
 _WATCH_SECONDS = 0.2
+# A failure that passes by itself, as of a Triton that is just starting, is over by then.
+_MOST_ATTEMPTS, _DEAD_END_SECONDS = 3, 3.0
 
 
 @dataclass(frozen=True)
@@ -50,10 +61,13 @@ class ServeOptions:
         store: The version store: a folder or a URL. A URL is mirrored on this machine.
         model: The model's name.
         run_dir: Gets the logs, Triton's model repository and, once all is ready, `serving.json`.
-        version: The version's name, or "latest".
-        host: The address that the gateway listens on. Triton listens on this machine only.
-        port: The gateway's port of REST; 0 takes a free one.
-        grpc_port: The gateway's port of gRPC; 0 takes a free one.
+        version: A version's name: it is served and no other; or "latest".
+        refresh: What happens with new versions; None: what the state says, `direct` where there is none.
+        rollout: The steps that new versions take where `refresh` is `rollout`.
+        state: The URL of the state that replicas share; None is a file in `run_dir`.
+        keep_loaded_bytes: What earlier versions may take, so that going back to them is instant.
+        host: The address that the gateway listens on. Triton and the admin API listen on this machine only.
+        ports: The gateway's ports.
         triton: Another Triton than the packaged one: the path of its program, or a server that already runs.
         engine_options: Options of the embedding engine, by name; a server that already runs has its own.
     """
@@ -61,10 +75,13 @@ class ServeOptions:
     store: Path | str
     model: str
     run_dir: Path
-    version: str = "latest"
+    version: str = LATEST
+    refresh: Refresh | None = None
+    rollout: RolloutSpec | None = None
+    state: str | None = None
+    keep_loaded_bytes: int = KEEP_LOADED_BYTES
     host: str = "127.0.0.1"
-    port: int = 8080
-    grpc_port: int = 8081
+    ports: GatewayPorts = field(default_factory=GatewayPorts)
     triton: Path | ExternalTriton | None = None
     engine_options: Mapping[str, str] = field(default_factory=dict)
 
@@ -76,133 +93,217 @@ class Serving:
     Attributes:
         model: The model's name.
         version: The version's name.
+        refresh: What happens with new versions.
         rest_url: The gateway's REST service.
         grpc_url: The gateway's gRPC service, host:port.
         triton_url: Triton's gRPC service, host:port.
         triton_metrics_url: Triton's metrics, or None where the server is somebody else's.
+        admin_url: The admin API, on this machine.
+        admin_key_file: The file of its first key.
         golden: What the replay of the golden requests found.
         run_dir: Where the logs are.
     """
 
     model: str
     version: str
+    refresh: str
     rest_url: str
     grpc_url: str
     triton_url: str
     triton_metrics_url: str | None
+    admin_url: str
+    admin_key_file: str
     golden: GoldenReport
     run_dir: str
 
 
-def serve(options: ServeOptions, *, on_ready: Callable[[Serving], None]) -> None:
+def serve(
+    options: ServeOptions, *, on_ready: Callable[[Serving], None], on_news: Callable[[str], None] = lambda line: None
+) -> None:
     """Serves until it is interrupted (KeyboardInterrupt), and stops what it started. Call it in the main thread.
 
     Args:
         options: What to serve, and where.
         on_ready: Called once, when the gateway takes requests.
+        on_news: Told in a line what goes on.
 
     Raises:
         AddressError: A port of the gateway is taken.
-        FormatError: The version does not exist or its files are damaged.
-        GoldenMismatchError: Triton's scores are not the trainer's.
-        ModelLoadError: Triton refused the version.
-        ProcessFailedError: Triton or the gateway died, or was not ready in time.
+        ControlError: The state cannot be used, or does not allow the version.
+        FormatError: There is no such store or version.
+        NothingServedError: No version could be made ready: damaged, wrong golden scores, or refused by Triton.
+        ProcessFailedError: Triton or the gateway died at the start, or again and again.
     """
-    free_ports(options.host, options.port, options.grpc_port)  # A taken one is found before all the work, not after it.
-    version = VersionStore(options.store).open(options.version, model=options.model)
+    options.ports.chosen(options.host)  # A taken one is found before all the work, not after it.
+    _check_version(options)
     run_dir = options.run_dir.resolve()
     with ExitStack() as stack:
-        if isinstance(options.triton, ExternalTriton):
-            server, triton = None, options.triton
-        else:
-            server = stack.enter_context(
-                TritonServer(
-                    run_dir / "models",
-                    run_dir=run_dir,
-                    binary=options.triton,
-                    engine_options=options.engine_options,
-                )
-            )
-            triton = ExternalTriton(server.grpc_url, server.repository, server.backends)
-        golden = stack.enter_context(_loaded(version, triton, server))
+        server, triton = _triton(options, run_dir, stack)
+        run_dir.mkdir(parents=True, exist_ok=True)
+        state_url = options.state or f"sqlite://{quote(str(run_dir / 'state.db'))}"
+        refresh = _settle(options, state_url)
+        key_file = _admin_key_file(run_dir)
+        report_path = run_dir / "refresh.json"
+        report_path.unlink(missing_ok=True)
         gateway = stack.enter_context(
             GatewayProcess(
-                version,
-                triton_url=triton.url,
+                {
+                    "STORE": _absolute(options.store),
+                    "MODEL": options.model,
+                    "STATE_URL": state_url,
+                    "TRITON_URL": triton.url,
+                    "TRITON_REPOSITORY": triton.repository.resolve(),
+                    "TRITON_BACKENDS": triton.backends,
+                    "TRITON_SHARED": server is None,
+                    "REFRESH_FILE": report_path,
+                    "ADMIN_KEY_FILE": key_file,
+                },
                 log_path=run_dir / "gateway.log",
                 host=options.host,
-                port=options.port,
-                grpc_port=options.grpc_port,
+                ports=options.ports,
             )
         )
+        first = _wait_until_ready(gateway, server, report_path, on_news)
+        assert first.served is not None
+        assert first.golden is not None
         serving = Serving(
-            model=version.model,
-            version=version.name,
+            model=options.model,
+            version=first.served,
+            refresh=refresh,
             rest_url=gateway.rest_url,
             grpc_url=gateway.grpc_url,
             triton_url=triton.url,
             triton_metrics_url=server.metrics_url if server else None,
-            golden=golden,
+            admin_url=gateway.admin_url,
+            admin_key_file=str(key_file),
+            golden=first.golden,
             run_dir=str(run_dir),
         )
-        stack.enter_context(_ready_file(run_dir / READY_FILE, serving))
-        on_ready(serving)
-        _watch([gateway.process, *([server.process] if server else [])])
+        with _ready_file(run_dir / READY_FILE, serving) as update:
+            on_ready(serving)
+            keeper = Keeper([gateway, *([server] if server else [])], on_death=on_news)
+            while True:
+                keeper.look()
+                update(read_report(report_path))
+                time.sleep(_WATCH_SECONDS)
 
 
-@contextmanager
-def _loaded(version: Version, triton: ExternalTriton, server: TritonServer | None) -> Iterator[GoldenReport]:
-    """Has Triton load the version unless it has it already, and replays its golden requests.
-
-    Somebody else's server gets rid of what it loaded here; one of our own (`server`) stops as a whole.
-    """
-    ensemble = ensemble_name(version.model, version.name)
-
-    async def load() -> bool:
-        async with TritonClient(triton.url) as client:
-            if await client.is_ready(ensemble):
-                return False
-            await client.load(write_models(version, repository=triton.repository, backends=triton.backends))
-            return True
-
-    async def replay() -> GoldenReport:
-        async with TritonClient(triton.url) as client:
-            return await replay_golden(client, ensemble, version)
-
-    async def unload() -> None:
-        async with TritonClient(triton.url) as client:
-            await client.unload(ensemble)
-
+def _check_version(options: ServeOptions) -> None:
+    """Refuses a store or version that is not there, before anything starts."""
     try:
-        was_loaded_here = asyncio.run(load())
-    except ModelLoadError as exc:
-        if server is None:
+        VersionStore(options.store).read(options.version, model=options.model)
+    except ManifestError:
+        if options.version != LATEST:
             raise
-        raise ModelLoadError(f"{exc}\nThe end of {server.process.log_path}:\n{server.process.log_tail()}") from exc
+        # Of an unreadable newest version the agent says so, and serves the one before it.
+
+
+def _triton(
+    options: ServeOptions, run_dir: Path, stack: ExitStack
+) -> tuple[TritonServer, ExternalTriton] | tuple[None, ExternalTriton]:
+    if isinstance(options.triton, ExternalTriton):
+        asyncio.run(_check_triton(options.triton.url))
+        return None, options.triton
+    server = TritonServer(
+        run_dir / "models", run_dir=run_dir, binary=options.triton, engine_options=options.engine_options
+    )
+    stack.enter_context(server)
+    return server, ExternalTriton(server.grpc_url, server.repository, server.backends)
+
+
+async def _check_triton(url: str) -> None:
+    async with TritonClient(url) as client:
+        await client.metadata()
+
+
+def _settle(options: ServeOptions, url: str) -> str:
+    """Has the state store hold what the options ask for; returns what happens with new versions."""
+    wish = Wish(
+        version=None if options.version == LATEST else options.version,
+        refresh=options.refresh,
+        rollout=options.rollout,
+        keep_loaded_bytes=options.keep_loaded_bytes,
+    )
+    store = open_state_store(url)
     try:
-        yield asyncio.run(replay())
+        policy = settle_state(store, options.model, wish).policy
     finally:
-        if server is None and was_loaded_here:
-            with suppress(TritonError):
-                asyncio.run(unload())
+        store.close()
+    return f"{policy.admit}, held" if policy.is_held else policy.admit
+
+
+def _admin_key_file(run_dir: Path) -> Path:
+    """The file of the first admin key: the one that the environment names, or one in the run folder."""
+    given = os.environ.get("RANKHOUSE_ADMIN_KEY_FILE")
+    path = Path(given).resolve() if given else run_dir / "admin.key"
+    if not path.exists():
+        write_key_file(path)
+    return path
+
+
+def _absolute(store: Path | str) -> Path | str:
+    """The gateway has another working folder."""
+    return store if isinstance(store, str) and "://" in store else Path(store).resolve()
+
+
+def _wait_until_ready(
+    gateway: GatewayProcess, server: TritonServer | None, report_path: Path, on_news: Callable[[str], None]
+) -> AgentReport:
+    """Waits until the first version is served; as long as it takes, but not where nothing can come of it."""
+    told, dead_since = "", None
+    while True:
+        for process in (gateway.process, *([server.process] if server else [])):
+            if process.exit_status is not None:
+                raise process.failure(f"died at its start (status {process.exit_status})")
+        report = read_report(report_path) or AgentReport()
+        if report.is_ready and report.golden is not None and gateway.is_ready:
+            return report
+        now = time.monotonic()
+        is_dead_end = not report.preparing and bool(report.quarantined or report.failed)
+        dead_since = (dead_since or now) if is_dead_end else None
+        is_too_often = max(report.attempts.values(), default=0) >= _MOST_ATTEMPTS
+        if is_too_often or (dead_since is not None and not report.failed and now - dead_since > _DEAD_END_SECONDS):
+            raise _nothing_served(report, server)
+        going_on = {
+            **(report.preparing or report.failed),
+            **({"store": report.store_problem} if report.store_problem else {}),
+        }
+        news = "; ".join(f"{name}: {what}" for name, what in going_on.items())
+        if news and news != told:
+            on_news(told := news)
+        time.sleep(_WATCH_SECONDS / 4)
+
+
+def _nothing_served(report: AgentReport, server: TritonServer | None) -> NothingServedError:
+    reasons = {**report.quarantined, **report.failed}
+    lines = [f"no version can be served: {'; '.join(reasons.values())}"]
+    if server is not None and report.failed:
+        lines.append(f"The end of {server.process.log_path}:\n{server.process.log_tail()}")
+    return NothingServedError("\n".join(lines))
 
 
 @contextmanager
-def _ready_file(path: Path, serving: Serving) -> Iterator[None]:
+def _ready_file(path: Path, serving: Serving) -> Iterator[Callable[[AgentReport | None], None]]:
     """Says in a file, as long as it is so, what is served where: for programs that start this one."""
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(asdict(serving), indent=1) + "\n")
-    os.replace(temporary, path)
+    written = serving
+
+    def write() -> None:
+        temporary = path.with_suffix(".tmp")
+        temporary.write_text(json.dumps(asdict(written), indent=1) + "\n")
+        os.replace(temporary, path)
+
+    def update(report: AgentReport | None) -> None:
+        nonlocal written
+        if report is None or report.served is None or report.golden is None:
+            return
+        now = replace(written, version=report.served, golden=report.golden)
+        if now != written:
+            written = now
+            write()
+
+    write()
     try:
-        yield
+        yield update
     finally:
-        path.unlink(missing_ok=True)
-
-
-def _watch(children: Sequence[ChildProcess]) -> None:
-    """Returns never: raises when a child dies, or is interrupted."""
-    while True:
-        for child in children:
-            if child.exit_status is not None:
-                raise child.failure(f"died (status {child.exit_status})")
-        time.sleep(_WATCH_SECONDS)
+        with suppress(OSError):
+            path.unlink(missing_ok=True)

@@ -59,6 +59,7 @@ def serving(store: Path, model: str) -> Iterator[dict[str, Any]]:
     """Serves the latest version of a store on free ports; yields the addresses that `rankhouse serve` writes."""
     with tempfile.TemporaryDirectory() as folder:
         command = ["serve", "--store", store, "--model", model, "--run-dir", folder, "--port", 0, "--grpc-port", 0]
+        command += ["--admin-port", 0]
         process = subprocess.Popen([sys.executable, "-m", "rankhouse.cli.main", *map(str, command)])
         ready_file = Path(folder) / READY_FILE
         deadline = time.monotonic() + START_SECONDS

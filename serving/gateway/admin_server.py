@@ -71,6 +71,10 @@ class AdminServer:
             await self._http.serve()
         self._conducting = asyncio.create_task(self._conductor.run())
 
+    def wake_conductor(self) -> None:
+        """Has the conductor look at once whether something is due."""
+        self._conductor.wake()
+
     async def stop(self) -> None:
         """Answers what is in flight, and leaves conducting to others; harmless where nothing began."""
         if self._http is not None:

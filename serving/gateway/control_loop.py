@@ -1,6 +1,7 @@
 """What ties a replica to the others: it follows the state that they share, and tells what it does."""
 
 import asyncio
+import contextlib
 import logging
 import socket
 import time
@@ -46,6 +47,7 @@ class ControlLoop:
 
     Attributes:
         name: The replica's full name.
+        on_news: Called when the others were told that other versions are loaded here.
         urls: Where this replica is found; part of its report.
     """
 
@@ -61,6 +63,7 @@ class ControlLoop:
         settings: Settings,
     ) -> None:
         self.name = f"{settings.replica or socket.gethostname()}-{uuid.uuid4().hex[:8]}"
+        self.on_news: Callable[[], None] = lambda: None
         self.urls: Mapping[str, str] = {}
         self._store = store
         self._model = first_state.model
@@ -74,13 +77,14 @@ class ControlLoop:
         self._stale_since: float | None = None
         self._published: dict[SummaryKey, bytes] = {}
         self._troubles: dict[str, str] = {}
+        self._is_news = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._watcher = StateWatcher(store, self._model, on_state=self._on_state, on_lost=self._on_lost)
 
     async def start(self) -> None:
         """Begins; the first routes come when the state was read, or is known to be out of reach."""
         self._watcher.start()
-        parts = (lambda: self._versions.run(self.update), self._keep_telling)
+        parts = (lambda: self._versions.run(self._versions_changed), self._keep_telling)
         self._tasks = [asyncio.create_task(_kept_going(part)) for part in parts]
 
     async def stop(self) -> None:
@@ -110,6 +114,10 @@ class ControlLoop:
     def refresh_now(self) -> None:
         """Looks for versions now."""
         self._versions.refresh_now()
+
+    def _versions_changed(self) -> None:
+        self.update()
+        self._is_news.set()  # A new version may wait for nothing but this replica's word.
 
     def update(self) -> None:
         """Makes the routes anew, of the state as it is known and of what is loaded."""
@@ -150,11 +158,16 @@ class ControlLoop:
 
     async def _keep_telling(self) -> None:
         while True:
+            is_news = self._is_news.is_set()
+            self._is_news.clear()
             await self._try("its report", self._report)
+            if is_news:
+                self.on_news()
             await self._try("its last known state", self._keep)
             await self._publish()
             await self._try("feedback", self._feedback.write)
-            await asyncio.sleep(_SECONDS)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._is_news.wait(), _SECONDS)
 
     async def _report(self) -> None:
         more = self._versions.report()

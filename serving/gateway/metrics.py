@@ -41,10 +41,13 @@ class Metrics:
     Args:
         model: The served model's name.
         num_in_flight: Says how many requests are in flight when asked.
+
+    Attributes:
+        registry: Holds them; what else the gateway measures may be added.
     """
 
     def __init__(self, model: str, num_in_flight: Callable[[], float]) -> None:
-        self._registry = CollectorRegistry()
+        self.registry = CollectorRegistry()
         self._model = model
         self._requests = self._by_version(
             Counter,
@@ -92,7 +95,7 @@ class Metrics:
         self._plain(Gauge, "requests_in_flight", "Requests being answered.").set_function(num_in_flight)
 
     def _plain(self, kind: Any, name: str, text: str, labels: tuple[str, ...] = (), **more: Any) -> Any:
-        return kind(f"rankhouse_{name}", text, labels, registry=self._registry, **more)
+        return kind(f"rankhouse_{name}", text, labels, registry=self.registry, **more)
 
     def _by_version(self, kind: Any, name: str, text: str, labels: tuple[str, ...] = (), **more: Any) -> _ByVersion:
         return _ByVersion(self._plain(kind, name, text, ("model", "version", *labels), **more), self._model)
@@ -137,4 +140,4 @@ class Metrics:
 
     def text(self) -> bytes:
         """All of them, in Prometheus' format."""
-        return generate_latest(self._registry)
+        return generate_latest(self.registry)

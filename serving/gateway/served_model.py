@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,9 +11,11 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from rankhouse.embedding_cache.format.errors import RawValueError
+from rankhouse.embedding_cache.format.errors import FormatError, RawValueError
 from rankhouse.embedding_cache.format.feature import Feature
+from rankhouse.embedding_cache.format.golden import GoldenRequest
 from rankhouse.embedding_cache.format.raw import RawBatch
+from rankhouse.embedding_cache.format.transform import read_features
 from rankhouse.embedding_cache.format.version import VersionStore
 from rankhouse.serving.errors import (
     FeatureTwiceError,
@@ -93,10 +96,28 @@ class ServedModel:
             FormatError: There is no such version of this model, or it is damaged.
         """
         opened = VersionStore(store, cache=cache).open(version, model=name, tables=False)
-        golden = opened.golden()
+        return cls.of(name, opened.name, opened.transform().features, opened.golden())
+
+    @classmethod
+    def newest(cls, store: Path | str, name: str, *, cache: Path | None = None) -> "ServedModel":
+        """Reads the newest version that says what the model takes, sound or not; args are those of `open`.
+
+        Raises:
+            FormatError: There is none.
+        """
+        versions = VersionStore(store, cache=cache)
+        for version in reversed(versions.names()):
+            with suppress(FormatError):
+                opened = versions.open(version, model=name, verify=False, tables=False)
+                return cls.of(name, version, read_features(opened.path), opened.golden())
+        return cls.open(store, name, cache=cache)
+
+    @classmethod
+    def of(cls, name: str, version: str, features: Sequence[Feature], golden: Sequence[GoldenRequest]) -> "ServedModel":
+        """Makes it of what a version says: its features and its golden requests."""
         request = golden[0].request if golden else {"context": {}, "candidates": [{}]}
         example = {**request, "candidates": request["candidates"][:_EXAMPLE_CANDIDATES], "top_k": 2}
-        return cls(name, opened.name, opened.transform().features, example)
+        return cls(name, version, tuple(features), example)
 
     @property
     def ensemble(self) -> str:

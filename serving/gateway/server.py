@@ -10,18 +10,19 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from rankhouse.serving.control.model_state import ModelState, number_of
+from rankhouse.serving.control.model_state import ModelState, RefreshPolicy, number_of
 from rankhouse.serving.control.state_store import StateStore
 from rankhouse.serving.control.state_stores import open_state_store
-from rankhouse.serving.errors import AddressError, NotReadyError
+from rankhouse.serving.errors import AddressError, NotReadyError, SettingsError
 from rankhouse.serving.gateway.admin_server import AdminServer
 from rankhouse.serving.gateway.app import create_app
 from rankhouse.serving.gateway.control_loop import ControlLoop
 from rankhouse.serving.gateway.feedback import Feedback
 from rankhouse.serving.gateway.http_server import HttpServer, taken
-from rankhouse.serving.gateway.loaded_versions import FoundVersions
+from rankhouse.serving.gateway.loaded_versions import FoundVersions, LoadedVersions
 from rankhouse.serving.gateway.observations import Observations
 from rankhouse.serving.gateway.ranking_service import SERVICE, RankingService
+from rankhouse.serving.gateway.refreshed_versions import RefreshedVersions
 from rankhouse.serving.gateway.routes import Routes
 from rankhouse.serving.gateway.scorer import Scorer
 from rankhouse.serving.gateway.served_model import ServedModel
@@ -32,6 +33,7 @@ from rankhouse.serving.ranking_pb2_grpc import add_RankingServicer_to_server
 from rankhouse.serving.triton_client import TritonClient
 
 _HEALTH_SECONDS = 1.0
+LATEST = "latest"
 _log = logging.getLogger(__name__)
 
 
@@ -71,6 +73,8 @@ class Gateway:
             self._scorer.observers += [self._observations.observe, self._shadows.observe]
         self._control = self._control_loop(store) if store else None
         self._admin = AdminServer(settings, store, self._control) if store and self._control else None
+        if self._control and self._admin:
+            self._control.on_news = self._admin.wake_conductor
         self._grace_seconds = math.ceil(settings.request_timeout_seconds) + 1
         app = create_app(self._scorer, self._feedback, settings, example=model)
         self._rest = HttpServer(app, what="REST", setting="PORT", grace_seconds=self._grace_seconds)
@@ -80,12 +84,16 @@ class Gateway:
 
     def _control_loop(self, store: StateStore) -> ControlLoop:
         settings = self._settings
-        found = FoundVersions(self._client, self._model, store=settings.store, cache=settings.cache)
+        versions: LoadedVersions
+        if settings.triton_repository is not None:
+            versions = RefreshedVersions(settings, self._client, scorer=self._scorer, store=store)
+        else:
+            versions = FoundVersions(self._client, self._model, store=settings.store, cache=settings.cache)
         return ControlLoop(
             store,
-            ModelState(model=self._model.name, stable=self._model.version, floor=number_of(self._model.version)),
+            _first_state(settings, self._model),
             scorer=self._scorer,
-            versions=found,
+            versions=versions,
             observations=self._observations,
             feedback=self._feedback,
             settings=settings,
@@ -173,6 +181,16 @@ class Gateway:
             await self._report_health()
 
 
+def _first_state(settings: Settings, model: ServedModel) -> ModelState:
+    """The state of a model that has none yet."""
+    if settings.triton_repository is not None and settings.version == LATEST:
+        # The first version becomes stable when it was loaded and proven.
+        policy = RefreshPolicy(admit=settings.refresh, keep_loaded_bytes=settings.keep_loaded_bytes)
+        return ModelState(model=model.name, policy=policy)
+    policy = RefreshPolicy(admit="manual", keep_loaded_bytes=settings.keep_loaded_bytes)
+    return ModelState(model=model.name, stable=model.version, floor=number_of(model.version), policy=policy)
+
+
 def run(settings: Settings) -> None:
     """Serves until SIGTERM, which drains, or SIGINT, which does not wait for balancers.
 
@@ -186,13 +204,14 @@ def run(settings: Settings) -> None:
 
 
 async def _run(settings: Settings) -> None:
-    model = ServedModel.open(settings.store, settings.model, settings.version, cache=settings.cache)
+    model = _described(settings)
     _log.info("settings:\n%s", settings.shown())
     store = await asyncio.to_thread(open_state_store, settings.state_url) if settings.state_url else None
     gateway = Gateway(settings, model, store)
     await gateway.start()
     host = settings.host
-    _log.info("%s serves %s", settings.model, model.version)
+    if settings.triton_repository is None:
+        _log.info("%s serves %s", settings.model, model.version)
     rest, grpc_address = address(host, gateway.port), address(host, gateway.grpc_port)
     _log.info("REST on http://%s (see /docs), gRPC on %s", rest, grpc_address)
     if gateway.admin_port is not None:
@@ -204,6 +223,16 @@ async def _run(settings: Settings) -> None:
     _log.info("%s: answering what is in flight, then stopping", received.name)
     await gateway.stop(drain_seconds=settings.drain_seconds if received is signal.SIGTERM else 0.0)
     _log.info("stopped")
+
+
+def _described(settings: Settings) -> ServedModel:
+    """The version by which callers are told what the model takes, before any is served."""
+    if settings.triton_repository is not None:
+        if settings.state_url is None:
+            raise SettingsError("RANKHOUSE_TRITON_REPOSITORY needs RANKHOUSE_STATE_URL, which says what is served")
+        if settings.version == LATEST:
+            return ServedModel.newest(settings.store, settings.model, cache=settings.cache)
+    return ServedModel.open(settings.store, settings.model, settings.version, cache=settings.cache)
 
 
 async def _first_signal() -> signal.Signals:

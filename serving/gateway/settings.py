@@ -29,12 +29,31 @@ class Settings(BaseSettings):
     )
     model: str = Field(min_length=1, description="Name of the served model.")
     version: str = Field(
-        default="latest", min_length=1, description="Name of the served version; `latest` is resolved once."
+        default="latest",
+        min_length=1,
+        description="Name of the served version; `latest` goes on to new ones where the gateway loads versions itself.",
     )
     cache: Path | None = Field(
         default=None, description="Folder below which a URL is mirrored; without it, in the user's cache directory."
     )
     triton_url: str = Field(default="127.0.0.1:8001", description="Triton's gRPC address, host:port.")
+    triton_repository: Path | None = Field(
+        default=None,
+        description="Triton's model repository: with it the gateway loads versions itself, as state_url says; without "
+        "it, it serves what somebody else has loaded.",
+    )
+    triton_backends: Path | None = Field(default=None, description="Triton's folder of backends, if it is seen here.")
+    triton_shared: bool = Field(
+        default=False, description="Others use the same Triton: what they loaded stays, what was loaded here goes."
+    )
+    refresh: Literal["direct", "manual"] = Field(
+        default="direct", description="What happens with new versions, where the shared state does not say yet."
+    )
+    keep_loaded_bytes: int = Field(
+        default=4 << 30, ge=0, description="What earlier versions may take in Triton, where the state does not say yet."
+    )
+    watch_seconds: float = Field(default=0.5, gt=0, description="Time between two looks for new versions.")
+    refresh_file: Path | None = Field(default=None, description="File that always says how far loading versions is.")
     host: str = Field(default="127.0.0.1", description="Address to listen on; 0.0.0.0 is every one of this machine's.")
     port: int = Field(default=8080, ge=0, le=65535, description="Port of REST; 0 takes a free one.")
     grpc_port: int = Field(default=8081, ge=0, le=65535, description="Port of gRPC; 0 takes a free one.")

@@ -244,6 +244,7 @@ class RefreshAgent:
             loaded=tuple(sorted(self._loaded)),
             preparing={name: f"waiting for {reason}" for name, reason in waiting.items()} | self._phases,
             failed={name: f"waits for {reason}" for name, reason in overdue.items()} | self._attempts.reasons(),
+            attempts=self._attempts.numbers(),
             store_problem=self._watch.problem,
             quarantined=self._quarantine.reasons,
             alone_bytes=self._alone_bytes(),

@@ -58,7 +58,11 @@ class Attempts:
 
     def reasons(self) -> dict[str, str]:
         """What went wrong last, by version."""
-        return {name: f"{attempt.reason} (attempt {attempt.number})" for name, attempt in self._last.items()}
+        return {name: attempt.reason for name, attempt in self._last.items()}
+
+    def numbers(self) -> dict[str, int]:
+        """How often each was tried."""
+        return {name: attempt.number for name, attempt in self._last.items()}
 
     def keep_only(self, names: frozenset[str]) -> None:
         """Forgets all others."""

@@ -22,6 +22,7 @@ class AgentReport:
         loaded: The versions that requests may be answered by.
         preparing: Versions on their way, and how far they are, or what they wait for.
         failed: Versions that could not be loaded, and why; they are tried again.
+        attempts: How often these were tried.
         quarantined: Versions that are not tried again, and why.
         store_problem: Why the version store cannot be looked at; empty if it can.
         alone_bytes: For each loaded version, what would be free without it.
@@ -34,6 +35,7 @@ class AgentReport:
     loaded: tuple[str, ...] = ()
     preparing: Mapping[str, str] = field(default_factory=dict)
     failed: Mapping[str, str] = field(default_factory=dict)
+    attempts: Mapping[str, int] = field(default_factory=dict)
     quarantined: Mapping[str, str] = field(default_factory=dict)
     store_problem: str = ""
     alone_bytes: Mapping[str, int] = field(default_factory=dict)

@@ -10,8 +10,10 @@ from functools import partial
 from typing import TypeVar
 
 from rankhouse.embedding_cache.format.errors import FormatError
+from rankhouse.embedding_cache.format.store_layout import VERSIONS
 from rankhouse.embedding_cache.format.version import VersionStore
 from rankhouse.embedding_cache.format.version_record import sequence_of
+from rankhouse.serving.refresh.notification import FolderNotification
 from rankhouse.serving.refresh.quarantine import Quarantine
 from rankhouse.serving.refresh.verifier import Verifier
 from rankhouse.serving.refresh.watcher import Signature, Suspicions, View, Waiting, Watcher, signature_of
@@ -81,16 +83,26 @@ class StoreWatch:
         Args:
             where: Gives the floor, the number above which versions are looked for, and the versions to pass over.
         """
-        while True:
-            self._now.clear()
-            began = time.monotonic()
-            floor, above, passed_over = where()
-            await self._look(above, passed_over)
-            await self._look_at_quarantined(floor)
-            # Where a look is slow, as over a network, it must not go on all the time.
-            pause = min(max(self.watch_seconds, 10 * (time.monotonic() - began)), _LONGEST_PAUSE_SECONDS)
-            with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._now.wait(), pause)
+        # A mirror's folder changes when this machine fetches, so it tells nothing.
+        is_local = self._store.storage.ranges is None
+        notification = FolderNotification(self._store.path / VERSIONS, self.look_now) if is_local else None
+        try:
+            while True:
+                self._now.clear()
+                began = time.monotonic()
+                floor, above, passed_over = where()
+                await self._look(above, passed_over)
+                if notification is not None:
+                    await self._in_thread(notification.find)
+                    notification.keep()
+                await self._look_at_quarantined(floor)
+                # Where a look is slow, as over a network, it must not go on all the time.
+                pause = min(max(self.watch_seconds, 10 * (time.monotonic() - began)), _LONGEST_PAUSE_SECONDS)
+                with suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._now.wait(), pause)
+        finally:
+            if notification is not None:
+                notification.close()
 
     async def signature(self, name: str) -> Signature:
         """What tells whether a version's files change."""

@@ -9,7 +9,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from rankhouse.embedding_cache.format.version import Version, VersionStore
 from rankhouse.serving.supervisor import READY_FILE
 from rankhouse.serving.triton_client import TritonClient
 from rankhouse.serving.triton_server import TritonServer
-from tests.serving.small_version import MODEL, ROWS, Weights, write_version
+from tests.serving.small_version import MODEL, ROWS, Weights, write_delta, write_version
 
 pytestmark = pytest.mark.triton
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.triton
 def serving(store: Path | str, run_dir: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
     """Runs `rankhouse serve` on free ports, and ends it however the test ends."""
     command = [sys.executable, "-m", "rankhouse.cli.main", "serve", "--store", store, "--model", MODEL]
-    command += ["--port", "0", "--grpc-port", "0", "--run-dir", run_dir, *options]
+    command += ["--port", "0", "--grpc-port", "0", "--admin-port", "0", "--run-dir", run_dir, *options]
     environment = os.environ | {"COLUMNS": "200"}
     with subprocess.Popen(
         command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -76,6 +76,29 @@ def status_of(url: str) -> int:
     except urllib.error.HTTPError as exc:
         exc.close()
         return exc.code
+    except OSError:  # Nobody listens.
+        return 0
+
+
+def eventually(process: subprocess.Popen[str], is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not is_so():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def pids(parent: int, program: str) -> list[int]:
+    return [pid for pid in children_of(parent) if program in Path(f"/proc/{pid}/cmdline").read_text()]
+
+
+def kill(parent: int, program: str) -> None:
+    (pid,) = pids(parent, program)
+    os.kill(pid, signal.SIGKILL)
+    deadline = time.monotonic() + 60
+    while pid in children_of(parent):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def assert_free(url: str) -> None:
@@ -118,31 +141,58 @@ def test_serves_the_latest_version_until_it_is_asked_to_stop(
 
 
 @pytest.mark.parametrize("victim", ["tritonserver", "rankhouse.serving.gateway"])
-def test_a_dead_child_ends_the_other_one(version: Version, tmp_path: Path, victim: str) -> None:
-    with serving(version.store, tmp_path) as process:
-        wait_until_ready(process, tmp_path)
+def test_a_dead_child_is_started_again(version: Version, tmp_path: Path, victim: str) -> None:
+    with serving(version.store, tmp_path, "--version", version.name) as process:
+        ready = wait_until_ready(process, tmp_path)
         children = children_of(process.pid)
-        (target,) = [pid for pid in children if victim in Path(f"/proc/{pid}/cmdline").read_text()]
-        os.kill(target, signal.SIGKILL)
-        _, errors = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert re.search(r"error: (Triton|the gateway) died \(status -9\); the end of .*log", errors)
-    assert not any(map(is_running, children))
+        kill(process.pid, victim)
+        eventually(process, lambda: len(set(children_of(process.pid)) - set(children)) == 1)
+        eventually(process, lambda: status_of(f"{ready['rest_url']}/readyz") == 200)
+        np.testing.assert_allclose(score(ready["rest_url"]), Weights(0).scores(ROWS), rtol=0, atol=1e-6)
+        process.terminate()
+        output, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert re.search(
+        r"(Triton|the gateway) died \(status -9\); it is started again, and its log is kept as .*died.log", output
+    )
+    assert len(list(tmp_path.glob("*.died.log"))) == 1
 
 
-def test_a_version_without_one_of_its_steps_is_not_ready(version: Version, tmp_path: Path) -> None:
+def test_a_version_without_one_of_its_steps_is_loaded_again(version: Version, tmp_path: Path) -> None:
     async def unload_step() -> None:
         async with TritonClient(ready["triton_url"]) as client:
             await client.unload(f"{MODEL}.{ready['version']}.dense")
 
-    with serving(version.store, tmp_path) as process:
+    with serving(version.store, tmp_path, "--version", version.name) as process:
         ready = wait_until_ready(process, tmp_path)
         asyncio.run(unload_step())
-        deadline = time.monotonic() + 30
-        while status_of(f"{ready['rest_url']}/readyz") != 503:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        assert status_of(f"{ready['rest_url']}/healthz") == 200
+        log = tmp_path / "gateway.log"
+        eventually(process, lambda: f"Triton does not have {version.name} any more" in log.read_text())
+        eventually(process, lambda: status_of(f"{ready['rest_url']}/readyz") == 200)
+        np.testing.assert_allclose(score(ready["rest_url"]), Weights(0).scores(ROWS), rtol=0, atol=1e-6)
+
+
+def test_a_new_version_is_served_without_a_restart(tmp_path: Path) -> None:
+    store, run_dir = tmp_path / "store", tmp_path / "run"
+    first = write_version(store, seed=1)
+    with serving(store, run_dir) as process:
+        ready = wait_until_ready(process, run_dir)
+        second = write_delta(store, first, seed=2)
+        eventually(process, lambda: wait_until_ready(process, run_dir)["version"] == second.name)
+        np.testing.assert_allclose(score(ready["rest_url"]), Weights(2).scores(ROWS), rtol=0, atol=1e-6)
+        damaged = write_delta(store, second, seed=3, wrong_by=1.0)
+        log = run_dir / "gateway.log"
+        eventually(process, lambda: f"version {damaged.name} is quarantined" in log.read_text())
+        process.terminate()
+        output, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert "a new version in the store is served as soon as it is proven" in output
+    # What was found out stays: the next one begins with the version that was served.
+    with serving(store, run_dir, "--refresh", "manual") as process:
+        assert wait_until_ready(process, run_dir)["version"] == second.name
+        process.terminate()
+        output, _ = process.communicate(timeout=60)
+    assert "new versions wait for you" in output
 
 
 def test_a_taken_port_is_found_before_anything_starts(version: Version, tmp_path: Path) -> None:
@@ -162,10 +212,9 @@ def test_wrong_golden_scores_take_no_traffic(tmp_path: Path) -> None:
     assert process.returncode == 1
     assert re.search(r"takes no traffic: golden request 0, candidate \d scores 0\.\d+ here and 0\.\d+ at the", errors)
     assert "/docs" not in output
-    assert not (tmp_path / "run" / "gateway.log").exists()
 
 
-def test_a_damaged_version_starts_nothing(tmp_path: Path) -> None:
+def test_a_damaged_version_takes_no_traffic(tmp_path: Path) -> None:
     version = write_version(tmp_path / "store")
     content = bytearray(version.dense_path.read_bytes())
     content[-1] ^= 1
@@ -173,8 +222,9 @@ def test_a_damaged_version_starts_nothing(tmp_path: Path) -> None:
     with serving(tmp_path / "store", tmp_path / "run") as process:
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert "dense.onnx" in errors
-    assert not (tmp_path / "run").exists()
+    assert "no version can be served" in errors
+    assert "dense.onnx: its content was altered" in errors
+    assert not (tmp_path / "run" / READY_FILE).exists()
 
 
 def test_a_server_that_already_runs(version: Version, tmp_path: Path, triton: TritonServer) -> None:
@@ -196,6 +246,9 @@ def test_a_server_that_already_runs(version: Version, tmp_path: Path, triton: Tr
         (("--triton-url", "127.0.0.1:1"), "--triton-url and --triton-repository go together"),
         (("--triton-url", "127.0.0.1:1", "--triton-bin", "/bin/true"), "not both"),
         (("--engine", "num_threads"), "expected name=value"),
+        (("--version", "000001-aaaaaaaa", "--refresh", "direct"), "is served and no other"),
+        (("--refresh", "always"), "expected direct, rollout or manual"),
+        (("--refresh", "rollout"), "--refresh rollout and --rollout FILE go together"),
         (
             ("--triton-url", "127.0.0.1:1", "--triton-repository", "/tmp", "--engine", "num_threads=1"),
             "--engine goes to a Triton that starts here",

@@ -7,7 +7,8 @@ def test_each_failure_waits_twice_as_long_up_to_a_minute() -> None:
     attempts = Attempts()
     waits = [attempts.failed(NAME, "away", now=100.0).next_at - 100.0 for _ in range(8)]
     assert waits == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
-    assert attempts.reasons() == {NAME: "away (attempt 8)"}
+    assert attempts.reasons() == {NAME: "away"}
+    assert attempts.numbers() == {NAME: 8}
 
 
 def test_it_is_due_when_its_time_comes() -> None:
