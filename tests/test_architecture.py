@@ -36,7 +36,7 @@ ALLOWED = {
     },
     "rankhouse.serving.admin": {
         *("rankhouse.serving.admin", "rankhouse.serving.control", "rankhouse.serving.analysis"),
-        *("rankhouse.serving.errors", "rankhouse.embedding_cache"),
+        *("rankhouse.serving.errors", "rankhouse.serving.processes", "rankhouse.embedding_cache"),
         # Both ports say in the same way what went wrong.
         *("rankhouse.serving.gateway.envelope", "rankhouse.serving.gateway.problems"),
         "rankhouse.serving.gateway.schemas",

@@ -80,18 +80,26 @@ class Conductor:
         self._model = model
         self._replica = replica
         self._options = options or ConductorOptions()
-        self._judge = Judge(store, model)
+        self._judge = Judge(store, model, interval_seconds=self._options.analysis_seconds)
         self._drifting = Drifting(store, model, baseline)
         self._lease = f"conductor/{model}"
         self._waiting: Waiting | None = None
-        self._judged_at = float("-inf")
         self._deliveries: asyncio.Task[None] | None = None
         self._woken = asyncio.Event()
         self.is_conducting = False
 
+    @property
+    def is_judging(self) -> bool:
+        """Whether a judgement is under way, which a later round will take."""
+        return self._judge.is_busy
+
     def wake(self) -> None:
         """Has it look now, as there is news; called in the event loop."""
         self._woken.set()
+
+    def close(self) -> None:
+        """Ends the process that judges; for those who call `round` themselves."""
+        self._judge.close()
 
     async def run(self) -> None:
         """Conducts whenever this replica holds the lease, until it is cancelled; then the lease is given back."""
@@ -118,6 +126,7 @@ class Conductor:
         finally:
             self.is_conducting = False
             await self._deliver()
+            self.close()
             with contextlib.suppress(ControlError):
                 await asyncio.to_thread(self._store.release_lease, self._lease, self._replica)
 
@@ -134,7 +143,7 @@ class Conductor:
             return False
         stored = self._store.read(self._model)
         replicas = self._store.replicas(self._model)
-        verdicts = self._verdicts(stored.state, now)
+        verdicts = self._judge.verdicts(stored.state, now)
         for _ in range(_MAX_CHANGES):
             change = self._decide(stored.state, replicas, verdicts, now)
             if change is None:
@@ -149,12 +158,6 @@ class Conductor:
         change = self._drifting.look(stored.state, now)
         if change is not None and self._commit(stored, change).state is change.state:
             self._drifting.done()
-
-    def _verdicts(self, state: ModelState, now: float) -> Mapping[str, Verdict]:
-        if 0 <= now - self._judged_at < self._options.analysis_seconds:
-            return {}
-        self._judged_at = now
-        return self._judge.verdicts(state, now)
 
     def _decide(
         self, state: ModelState, replicas: Sequence[ReplicaReport], verdicts: Mapping[str, Verdict], now: float

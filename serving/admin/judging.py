@@ -11,14 +11,13 @@ from typing import Any
 
 import msgspec
 
-from rankhouse.serving.analysis.errors import AnalysisError, SummaryError
-from rankhouse.serving.analysis.judgement import judge
+from rankhouse.serving.admin.judging_process import Case, JudgingProcess
+from rankhouse.serving.analysis.errors import SummaryError
 from rankhouse.serving.analysis.spec import AnalysisSpec, Verdict
 from rankhouse.serving.analysis.summary import Summary
 from rankhouse.serving.control.model_state import ModelState, Rollout, verdict_key
 from rankhouse.serving.control.state_store import PublishedSummary, StateStore, summary_key
-
-ARMS = ("stable", "candidate", "shadow")
+from rankhouse.serving.errors import ProcessFailedError
 
 # Values of old rollouts make way for new ones, so that they do not grow without end.
 _NUM_SLOTS = 32
@@ -72,38 +71,71 @@ class Course(msgspec.Struct, frozen=True):
 
 
 class Judge:
-    """Judges the active rollouts of a model. Blocks; used from one thread at a time.
+    """Judges the active rollouts of a model. Blocks, but not for the judgement; used from one thread at a time.
 
     Args:
         store: Holds the summaries and what is found.
         model: The model's name.
+        interval_seconds: Between two looks at the summaries.
     """
 
-    def __init__(self, store: StateStore, model: str) -> None:
+    def __init__(self, store: StateStore, model: str, *, interval_seconds: float) -> None:
         self._store = store
         self._model = model
+        self._interval_seconds = interval_seconds
+        self._process = JudgingProcess()
+        self._looked_at = float("-inf")
 
     def verdicts(self, state: ModelState, now: float) -> dict[str, Verdict]:
-        """Judges every candidate that has requests and whose rollout has an analysis.
+        """The verdicts that are there: on each candidate that has requests and whose rollout has an analysis.
+
+        The judgement is another process's. What it has found in the meantime is taken; when it is not busy, and the
+        time has come, it is given what the summaries say now. A verdict is of one step, and its key says so.
 
         Raises:
             StateStoreError: The store is away.
         """
-        judged = [each for each in state.rollouts if each.started_at is not None and each.spec.analysis is not None]
-        if not judged:
+        judged = {each.id: each for each in state.rollouts if each.started_at is not None and each.spec.analysis}
+        is_due = not 0 <= now - self._looked_at < self._interval_seconds
+        if judged and is_due and not self._process.is_busy:
+            self._looked_at = now
+            self._begin(list(judged.values()), state.stable, now)
+        try:
+            results = self._process.results() or {}
+        except ProcessFailedError as error:
+            _log.error("no verdicts for now: %s", error)
             return {}
-        published = self._store.summaries(self._model)
         found: dict[str, Verdict] = {}
-        for rollout in judged:
-            own = [each for each in published if each.key.startswith(f"{rollout.id}/")]
-            verdicts = self._judge(rollout, state.stable, own, now)
-            self._keep(rollout, verdicts, now)
-            found |= {verdict_key(rollout.id, rollout.step, version): verdict for version, verdict in verdicts.items()}
+        for key, result in results.items():
+            if isinstance(result, Verdict):
+                found[key] = result
+            else:
+                _log.error("%s cannot be judged: %s", key, result)
+        for rollout in judged.values():
+            self._keep(rollout, found, now)
         return found
 
-    def _judge(
+    @property
+    def is_busy(self) -> bool:
+        """Whether a judgement is under way."""
+        return self._process.is_busy
+
+    def close(self) -> None:
+        """Ends the process that judges."""
+        self._process.close()
+
+    def _begin(self, rollouts: Sequence[Rollout], stable: str | None, now: float) -> None:
+        published = self._store.summaries(self._model)
+        cases: dict[str, Case] = {}
+        for rollout in rollouts:
+            own = [each for each in published if each.key.startswith(f"{rollout.id}/")]
+            cases |= self._cases(rollout, stable, own, now)
+        if cases:
+            self._process.start(cases)
+
+    def _cases(
         self, rollout: Rollout, stable: str | None, published: Sequence[PublishedSummary], now: float
-    ) -> dict[str, Verdict]:
+    ) -> dict[str, Case]:
         merged = merged_summaries(published)
         try:
             window = self._since_start(rollout, published, merged, now)
@@ -113,24 +145,21 @@ class Judge:
             return {}
         if window is None:
             return {}
-        # Of the version that is stable now, should another one have been at the step's start.
-        nothing = next((Summary(each.features) for each in window.values()), Summary())
-        stable_now = window.get(summary_key(rollout.id, stable or "", "stable"), nothing)
+        contents = {key: summary.to_bytes() for key, summary in window.items()}
+        nothing = next((Summary(each.features) for each in window.values()), Summary()).to_bytes()
         elapsed = (now if rollout.paused_at is None else rollout.paused_at) - rollout.step_since
-        verdicts = {}
-        for version in rollout.candidates:
-            try:
-                verdicts[version] = judge(
-                    _spec_of_step(rollout),
-                    stable_now,
-                    window.get(summary_key(rollout.id, version, "candidate"), nothing),
-                    window.get(summary_key(rollout.id, version, "shadow")),
-                    elapsed_seconds=max(elapsed, 0.0),
-                    num_analyses=len(rollout.spec.steps) * len(rollout.spec.candidates),
-                )
-            except AnalysisError as error:
-                _log.error("rollout %s: %s cannot be judged: %s", rollout.id, version, error)
-        return verdicts
+        return {
+            verdict_key(rollout.id, rollout.step, version): Case(
+                spec=_spec_of_step(rollout),
+                # Of the version that is stable now, should another one have been at the step's start.
+                stable=contents.get(summary_key(rollout.id, stable or "", "stable"), nothing),
+                candidate=contents.get(summary_key(rollout.id, version, "candidate"), nothing),
+                shadow=contents.get(summary_key(rollout.id, version, "shadow")),
+                elapsed_seconds=max(elapsed, 0.0),
+                num_analyses=len(rollout.spec.steps) * len(rollout.spec.candidates),
+            )
+            for version in rollout.candidates
+        }
 
     def _since_start(
         self, rollout: Rollout, published: Sequence[PublishedSummary], merged: Mapping[str, Summary], now: float
@@ -152,7 +181,9 @@ class Judge:
         start = StepStart(rollout.id, rollout.step, {key: summary.to_bytes() for key, summary in merged.items()})
         self._store.put_value(self._name("step", rollout), msgspec.msgpack.encode(start))
 
-    def _keep(self, rollout: Rollout, verdicts: Mapping[str, Verdict], now: float) -> None:
+    def _keep(self, rollout: Rollout, found: Mapping[str, Verdict], now: float) -> None:
+        keys = {version: verdict_key(rollout.id, rollout.step, version) for version in rollout.candidates}
+        verdicts = {version: found[key] for version, key in keys.items() if key in found}
         if not verdicts:
             return
         plain = {name: msgspec.to_builtins(each) for name, each in verdicts.items()}

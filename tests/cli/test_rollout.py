@@ -17,7 +17,7 @@ from rankhouse.cli.main import app
 from rankhouse.serving.control.state_store import StateStore
 from rankhouse.serving.control.state_stores import open_state_store
 from rankhouse.serving.errors import AdminCallError, KeyFileError, RolloutSpecError
-from tests.serving.admin.test_conductor import conductor
+from tests.serving.admin.conducting import conducting
 from tests.serving.admin.world import V1, V2, V3, RunningAdmin, has_stable, publish, reports
 
 SPEC = """
@@ -88,10 +88,10 @@ def test_a_wrong_file_is_refused_before_anything_is_sent(admin: RunningAdmin, tm
 
 def test_show_has_steps_and_the_verdict_with_its_interval(admin: RunningAdmin, spec: Path, state: StateStore) -> None:
     ok(admin, "start", spec)
-    conducts = conductor(state)
-    conducts.round(1e9)
-    publish(state, "r000001", stable=500, candidate=80, failures=1)
-    conducts.round(1e9 + 1)
+    with conducting(state) as conduct:
+        conduct(1e9)
+        publish(state, "r000001", stable=500, candidate=80, failures=1)
+        conduct(1e9 + 1)
     output = ok(admin, "show")
     assert "r000001 is progressing: 000002-bbbbbbbb 5 %" in output
     assert re.search(r"now\s+0\s+5 %", output)
@@ -117,7 +117,8 @@ def test_a_rolled_back_rollout_fails_watch_and_verdict(admin: RunningAdmin, spec
 
 def test_a_promoted_rollout_ends_watch_well(admin: RunningAdmin, spec: Path, state: StateStore) -> None:
     ok(admin, "start", spec)
-    conductor(state).round(1e9)
+    with conducting(state) as conduct:
+        conduct(1e9)
     assert "step 1 of 3" not in ok(admin, "pause")
     ok(admin, "resume")
     assert "is paused (step)" in ok(admin, "skip")

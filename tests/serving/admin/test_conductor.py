@@ -18,7 +18,7 @@ from rankhouse.serving.control.rollout_spec import parse_rollout
 from rankhouse.serving.control.state_store import StateStore, change_state, summary_key
 from rankhouse.serving.control.state_stores import open_state_store
 from rankhouse.serving.errors import NoSuchModelStateError
-from tests.serving.admin.conducting import OPTIONS
+from tests.serving.admin.conducting import OPTIONS, conducting
 from tests.serving.admin.receivers import Receiver
 from tests.serving.admin.world import MODEL, SPEC, V1, V2, V3, has_stable, publish, reports
 
@@ -78,17 +78,18 @@ def test_a_rollout_waits_for_a_replica_that_lacks_the_candidate(store: StateStor
 def test_a_worse_candidate_is_rolled_back_and_an_equal_one_goes_on(store: StateStore) -> None:
     has_stable(store)
     reports(store)
-    rollout, conducts, now = rollout_of(store, **JUDGED), conductor(store), time.time()
-    conducts.round(now)
-    publish(store, rollout, stable=5000, candidate=3000)
-    conducts.round(now + 10)
-    assert (only(store).step, only(store).status) == (1, "progressing")
-    # The first step's observations do not count in the second: at its start there are none.
-    conducts.round(now + 20)
-    conducts.round(now + 21)
-    assert only(store).step == 1
-    publish(store, rollout, stable=6000, candidate=4000, failures=300)
-    conducts.round(now + 30)
+    rollout, now = rollout_of(store, **JUDGED), time.time()
+    with conducting(store) as conduct:
+        conduct(now)
+        publish(store, rollout, stable=5000, candidate=3000)
+        conduct(now + 10)
+        assert (only(store).step, only(store).status) == (1, "progressing")
+        # The first step's observations do not count in the second: at its start there are none.
+        conduct(now + 20)
+        conduct(now + 21)
+        assert only(store).step == 1
+        publish(store, rollout, stable=6000, candidate=4000, failures=300)
+        conduct(now + 30)
     state = store.read(MODEL).state
     assert (state.stable, state.rollouts) == (V1, ())
     finished = store.finished(MODEL)[0]
@@ -116,14 +117,15 @@ def test_a_step_counts_what_another_conductor_saw_at_its_start(store: StateStore
     has_stable(store)
     reports(store)
     rollout, now = rollout_of(store, **JUDGED), time.time()
-    first = conductor(store)
-    first.round(now)
-    publish(store, rollout, stable=5000, candidate=3000, failures=0)
-    first.round(now + 10)
-    first.round(now + 20)  # The second step's start is kept.
+    with conducting(store) as conduct:
+        conduct(now)
+        publish(store, rollout, stable=5000, candidate=3000, failures=0)
+        conduct(now + 10)
+        conduct(now + 20)  # The second step's start is kept.
     store.release_lease(f"conductor/{MODEL}", "one")
     other = open_state_store(f"sqlite://{tmp_path}/state.db")
-    assert conductor(other, "two").round(now + 30)
+    with conducting(other, "two") as conduct:
+        assert conduct(now + 30)
     assert only(store).step == 1
     findings = read_findings(other, MODEL, rollout)
     assert findings is not None
@@ -134,10 +136,11 @@ def test_a_step_counts_what_another_conductor_saw_at_its_start(store: StateStore
 def test_a_summary_that_is_damaged_is_left_out(store: StateStore, caplog: pytest.LogCaptureFixture) -> None:
     has_stable(store)
     reports(store)
-    rollout, conducts, now = rollout_of(store, **JUDGED), conductor(store), time.time()
-    conducts.round(now)
-    store.publish_summaries("bad", MODEL, {summary_key(rollout, V2, "candidate"): b"nonsense"})
-    conducts.round(now + 1)
+    rollout, now = rollout_of(store, **JUDGED), time.time()
+    with conducting(store) as conduct:
+        conduct(now)
+        store.publish_summaries("bad", MODEL, {summary_key(rollout, V2, "candidate"): b"nonsense"})
+        conduct(now + 1)
     assert only(store).step == 0
     assert "replica bad is left out" in caplog.text
 

@@ -1,0 +1,112 @@
+"""Judgements in a process of their own: each takes some 10 ms of Python, for which no request should wait."""
+
+import os
+import signal
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import TimeoutError as NotYetError
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
+
+import msgspec
+
+from rankhouse.serving.analysis.errors import AnalysisError
+from rankhouse.serving.analysis.judgement import judge
+from rankhouse.serving.analysis.spec import AnalysisSpec, Verdict
+from rankhouse.serving.analysis.summary import Summary
+from rankhouse.serving.errors import ProcessFailedError
+from rankhouse.serving.processes import die_with_parent
+
+# A judgement that is there soon is used in the round that asked for it; another one in a later round.
+_PATIENCE_SECONDS = 0.2
+# Starting the process takes a second or two, on a machine that does much else many times that.
+_LONGEST_SECONDS = 120.0
+_NICENESS = 5
+
+
+class Case(msgspec.Struct, frozen=True):
+    """One candidate that is to be judged: what `judge` takes, with summaries as bytes."""
+
+    spec: AnalysisSpec
+    stable: bytes
+    candidate: bytes
+    shadow: bytes | None
+    elapsed_seconds: float
+    num_analyses: int
+
+
+class JudgingProcess:
+    """Judges cases, some at a time. Used from one thread at a time; the process starts with the first ones."""
+
+    def __init__(self) -> None:
+        self._pool: ProcessPoolExecutor | None = None
+        self._work: Future[dict[str, Verdict | str]] | None = None
+        self._since = 0.0
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether cases are being judged."""
+        return self._work is not None
+
+    def start(self, cases: Mapping[str, Case]) -> None:
+        """Begins with cases, which have names; the process must not be busy."""
+        assert self._work is None
+        if self._pool is None:
+            self._pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_step_back)
+        self._since = time.monotonic()
+        try:
+            self._work = self._pool.submit(_judge_all, dict(cases))
+        except BrokenProcessPool:
+            self.close()  # It died since its last cases; the next ones start it anew.
+
+    def results(self) -> Mapping[str, Verdict | str] | None:
+        """What came out by the cases' names, a text where one cannot be judged; None as long as it is not there.
+
+        Raises:
+            ProcessFailedError: The process died, or does not come to an end; the next cases start another one.
+        """
+        if self._work is None:
+            return None
+        try:
+            found = self._work.result(timeout=_PATIENCE_SECONDS)
+        except NotYetError:
+            if time.monotonic() - self._since < _LONGEST_SECONDS:
+                return None
+            self.close()
+            raise ProcessFailedError(f"a judgement took longer than {_LONGEST_SECONDS:g} s") from None
+        except BrokenProcessPool as exc:
+            self.close()
+            raise ProcessFailedError("the process that judges died; it is started again") from exc
+        self._work = None
+        return found
+
+    def close(self) -> None:
+        """Ends the process; harmless when repeated."""
+        pool, self._pool, self._work = self._pool, None, None
+        if pool is not None:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _step_back() -> None:
+    die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.nice(_NICENESS)
+
+
+def _judge_all(cases: Mapping[str, Case]) -> dict[str, Verdict | str]:
+    return {name: _judge_one(case) for name, case in cases.items()}
+
+
+def _judge_one(case: Case) -> Verdict | str:
+    try:
+        return judge(
+            case.spec,
+            Summary.from_bytes(case.stable),
+            Summary.from_bytes(case.candidate),
+            None if case.shadow is None else Summary.from_bytes(case.shadow),
+            elapsed_seconds=case.elapsed_seconds,
+            num_analyses=case.num_analyses,
+        )
+    except AnalysisError as error:
+        return str(error)
