@@ -17,7 +17,6 @@ from rankhouse.serving.analysis.spec import AnalysisSpec, Verdict
 from rankhouse.serving.analysis.summary import Summary
 from rankhouse.serving.control.model_state import ModelState, Rollout, verdict_key
 from rankhouse.serving.control.state_store import PublishedSummary, StateStore, summary_key
-from rankhouse.serving.errors import ProcessFailedError
 
 # Values of old rollouts make way for new ones, so that they do not grow without end.
 _NUM_SLOTS = 32
@@ -100,13 +99,8 @@ class Judge:
         if judged and is_due and not self._process.is_busy:
             self._looked_at = now
             self._begin(list(judged.values()), state.stable, now)
-        try:
-            results = self._process.results() or {}
-        except ProcessFailedError as error:
-            _log.error("no verdicts for now: %s", error)
-            return {}
         found: dict[str, Verdict] = {}
-        for key, result in results.items():
+        for key, result in self._process.results().items():
             if isinstance(result, Verdict):
                 found[key] = result
             else:

@@ -1,5 +1,6 @@
 """Judgements in a process of their own: each takes some 10 ms of Python, for which no request should wait."""
 
+import logging
 import os
 import signal
 import time
@@ -15,7 +16,6 @@ from rankhouse.serving.analysis.errors import AnalysisError
 from rankhouse.serving.analysis.judgement import judge
 from rankhouse.serving.analysis.spec import AnalysisSpec, Verdict
 from rankhouse.serving.analysis.summary import Summary
-from rankhouse.serving.errors import ProcessFailedError
 from rankhouse.serving.processes import die_with_parent
 
 # A judgement that is there soon is used in the round that asked for it; another one in a later round.
@@ -23,6 +23,7 @@ _PATIENCE_SECONDS = 0.2
 # Starting the process takes a second or two, on a machine that does much else many times that.
 _LONGEST_SECONDS = 120.0
 _NICENESS = 5
+_log = logging.getLogger(__name__)
 
 
 class Case(msgspec.Struct, frozen=True):
@@ -37,53 +38,55 @@ class Case(msgspec.Struct, frozen=True):
 
 
 class JudgingProcess:
-    """Judges cases, some at a time. Used from one thread at a time; the process starts with the first ones."""
+    """Judges cases, some at a time. Used from one thread at a time; the process starts with the first ones.
+
+    Where the process dies or hangs, the cases are judged here: a rollout that fails must go back all the same.
+    """
 
     def __init__(self) -> None:
         self._pool: ProcessPoolExecutor | None = None
         self._work: Future[dict[str, Verdict | str]] | None = None
+        self._cases: dict[str, Case] = {}
         self._since = 0.0
 
     @property
     def is_busy(self) -> bool:
-        """Whether cases are being judged."""
-        return self._work is not None
+        """Whether there are cases whose results were not taken."""
+        return bool(self._cases)
 
     def start(self, cases: Mapping[str, Case]) -> None:
-        """Begins with cases, which have names; the process must not be busy."""
-        assert self._work is None
+        """Begins with cases, which have names; those before must be done."""
+        assert not self._cases
+        self._cases, self._since = dict(cases), time.monotonic()
         if self._pool is None:
             self._pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_step_back)
-        self._since = time.monotonic()
         try:
-            self._work = self._pool.submit(_judge_all, dict(cases))
-        except BrokenProcessPool:
-            self.close()  # It died since its last cases; the next ones start it anew.
+            self._work = self._pool.submit(_judge_all, self._cases)
+        except BrokenProcessPool:  # It died since its last cases.
+            self._work = None
 
-    def results(self) -> Mapping[str, Verdict | str] | None:
-        """What came out by the cases' names, a text where one cannot be judged; None as long as it is not there.
-
-        Raises:
-            ProcessFailedError: The process died, or does not come to an end; the next cases start another one.
-        """
-        if self._work is None:
-            return None
+    def results(self) -> Mapping[str, Verdict | str]:
+        """What came out by the cases' names, a text where one cannot be judged; empty as long as it is not there."""
+        if not self._cases:
+            return {}
         try:
-            found = self._work.result(timeout=_PATIENCE_SECONDS)
+            found = None if self._work is None else self._work.result(timeout=_PATIENCE_SECONDS)
         except NotYetError:
             if time.monotonic() - self._since < _LONGEST_SECONDS:
-                return None
+                return {}
+            found = None
+        except BrokenProcessPool:
+            found = None
+        if found is None:
+            _log.error("the process that judges died or hangs; its cases are judged here, and it is started again")
+            found = _judge_all(self._cases)
             self.close()
-            raise ProcessFailedError(f"a judgement took longer than {_LONGEST_SECONDS:g} s") from None
-        except BrokenProcessPool as exc:
-            self.close()
-            raise ProcessFailedError("the process that judges died; it is started again") from exc
-        self._work = None
+        self._cases, self._work = {}, None
         return found
 
     def close(self) -> None:
         """Ends the process; harmless when repeated."""
-        pool, self._pool, self._work = self._pool, None, None
+        pool, self._pool, self._work, self._cases = self._pool, None, None, {}
         if pool is not None:
             pool.shutdown(wait=False, cancel_futures=True)
 

@@ -1,3 +1,4 @@
+import multiprocessing
 import time
 from collections.abc import Iterator, Mapping
 
@@ -7,7 +8,6 @@ from rankhouse.serving.admin.judging_process import Case, JudgingProcess
 from rankhouse.serving.analysis.judgement import judge
 from rankhouse.serving.analysis.spec import AnalysisSpec, MetricSpec, Verdict
 from rankhouse.serving.analysis.summary import Summary
-from rankhouse.serving.errors import ProcessFailedError
 
 SPEC = AnalysisSpec(metrics=(MetricSpec("error_rate", max_increase=0.1),), min_requests=10)
 
@@ -32,7 +32,7 @@ def process() -> Iterator[JudgingProcess]:
 
 def results(process: JudgingProcess) -> Mapping[str, Verdict | str]:
     end = time.monotonic() + 60.0
-    while (found := process.results()) is None:
+    while not (found := process.results()):
         assert time.monotonic() < end
     return found
 
@@ -52,24 +52,21 @@ def test_one_case_that_cannot_be_judged_leaves_the_others(process: JudgingProces
     assert isinstance(found["bad"], str)
 
 
-def test_a_process_that_dies_is_started_again(process: JudgingProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patched:
-        # What the worker is told to call ends it, as the kernel might when memory is short.
-        patched.setattr("rankhouse.serving.admin.judging_process._judge_all", _die)
-        process.start({"any": case(b"")})
-    with pytest.raises(ProcessFailedError, match="started again"):
-        results(process)
-    assert not process.is_busy
-    process.start({"good": case(summary(300).to_bytes())})
-    assert isinstance(results(process)["good"], Verdict)
+def test_a_process_that_dies_is_stood_in_for_and_started_again(
+    process: JudgingProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    process.start({"first": case(summary(300).to_bytes())})
+    results(process)
+    worker = next(child for child in multiprocessing.active_children() if child.name.startswith("SpawnProcess"))
+    worker.kill()
+    worker.join(60.0)
+    for name in ("second", "third"):
+        process.start({name: case(summary(300).to_bytes())})
+        assert isinstance(results(process)[name], Verdict)
+    assert caplog.text.count("it is started again") == 1
 
 
 def test_nothing_is_there_before_something_was_asked(process: JudgingProcess) -> None:
-    assert process.results() is None
+    assert process.results() == {}
+    assert not process.is_busy
     process.close()
-
-
-def _die(cases: object) -> None:
-    import os
-
-    os._exit(1)
