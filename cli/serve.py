@@ -34,6 +34,7 @@ _WHAT_HAPPENS = {
     "direct": "a new version in the store is served as soon as it is proven",
     "rollout": "a new version in the store takes the steps of the rollout",
     "manual": "new versions wait for you",
+    "unknown": "as the last known state says; the state store is away",
 }
 
 
@@ -201,7 +202,7 @@ def _panel(serving: "Serving") -> Panel:
         "refresh": _WHAT_HAPPENS[serving.refresh.split(",")[0]]
         + (" (held)" if serving.refresh.endswith("held") else ""),
         "golden": f"{golden.num_scores} scores, at most {golden.max_difference:.1e} from the trainer's",
-        "admin": f"{serving.admin_url}/docs  key in {serving.admin_key_file}",
+        "operations": f"{serving.admin_url}/  key in {serving.admin_key_file}",
         "logs": serving.run_dir,
         "stop": "Ctrl-C, or SIGTERM",
     }

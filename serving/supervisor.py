@@ -20,7 +20,7 @@ from rankhouse.embedding_cache.format.version import VersionStore
 from rankhouse.serving.admin.keys import write_key_file
 from rankhouse.serving.control.rollout_spec import RolloutSpec
 from rankhouse.serving.control.state_stores import open_state_store
-from rankhouse.serving.errors import NothingServedError
+from rankhouse.serving.errors import NothingServedError, StoreUnavailableError
 from rankhouse.serving.first_state import Refresh, Wish, settle_state
 from rankhouse.serving.gateway_process import GatewayPorts, GatewayProcess
 from rankhouse.serving.golden import GoldenReport
@@ -136,34 +136,15 @@ def serve(
     """
     options.ports.chosen(options.host)  # A taken one is found before all the work, not after it.
     _check_version(options)
-    run_dir = options.run_dir.resolve()
+    folder = _RunFolder(options.run_dir.resolve(), options.model)
+    folder.path.mkdir(parents=True, exist_ok=True)
+    folder.report.unlink(missing_ok=True)
+    state_url = options.state or f"sqlite://{quote(str(folder.path / 'state.db'))}"
+    refresh = _settle(options, state_url, folder.last_known_state, on_news)
     with ExitStack() as stack:
-        server, triton = _triton(options, run_dir, stack)
-        run_dir.mkdir(parents=True, exist_ok=True)
-        state_url = options.state or f"sqlite://{quote(str(run_dir / 'state.db'))}"
-        refresh = _settle(options, state_url)
-        key_file = _admin_key_file(run_dir)
-        report_path = run_dir / "refresh.json"
-        report_path.unlink(missing_ok=True)
-        gateway = stack.enter_context(
-            GatewayProcess(
-                {
-                    "STORE": _absolute(options.store),
-                    "MODEL": options.model,
-                    "STATE_URL": state_url,
-                    "TRITON_URL": triton.url,
-                    "TRITON_REPOSITORY": triton.repository.resolve(),
-                    "TRITON_BACKENDS": triton.backends,
-                    "TRITON_SHARED": server is None,
-                    "REFRESH_FILE": report_path,
-                    "ADMIN_KEY_FILE": key_file,
-                },
-                log_path=run_dir / "gateway.log",
-                host=options.host,
-                ports=options.ports,
-            )
-        )
-        first = _wait_until_ready(gateway, server, report_path, on_news)
+        server, triton = _triton(options, folder.path, stack)
+        gateway = stack.enter_context(_gateway(options, folder, triton, state_url))
+        first = _wait_until_ready(gateway, server, folder.report, on_news)
         assert first.served is not None
         assert first.golden is not None
         serving = Serving(
@@ -175,17 +156,60 @@ def serve(
             triton_url=triton.url,
             triton_metrics_url=server.metrics_url if server else None,
             admin_url=gateway.admin_url,
-            admin_key_file=str(key_file),
+            admin_key_file=str(folder.admin_key),
             golden=first.golden,
-            run_dir=str(run_dir),
+            run_dir=str(folder.path),
         )
-        with _ready_file(run_dir / READY_FILE, serving) as update:
+        with _ready_file(folder.path / READY_FILE, serving) as update:
             on_ready(serving)
             keeper = Keeper([gateway, *([server] if server else [])], on_death=on_news)
             while True:
                 keeper.look()
-                update(read_report(report_path))
+                update(read_report(folder.report))
                 time.sleep(_WATCH_SECONDS)
+
+
+@dataclass(frozen=True)
+class _RunFolder:
+    """What lies where in the folder of a run."""
+
+    path: Path
+    model: str
+
+    @property
+    def report(self) -> Path:
+        """What the refresh agent knows."""
+        return self.path / "refresh.json"
+
+    @property
+    def last_known_state(self) -> Path:
+        """The state that the gateway read last."""
+        return self.path / f"{self.model}.last_known_state.json"
+
+    @property
+    def admin_key(self) -> Path:
+        """The first admin key: the file that the environment names, or one of this run."""
+        given = os.environ.get("RANKHOUSE_ADMIN_KEY_FILE")
+        return Path(given).resolve() if given else self.path / "admin.key"
+
+
+def _gateway(options: ServeOptions, folder: _RunFolder, triton: ExternalTriton, state_url: str) -> GatewayProcess:
+    if not folder.admin_key.exists():
+        write_key_file(folder.admin_key)
+    settings = {
+        # The gateway has another working folder.
+        "STORE": options.store if "://" in str(options.store) else Path(options.store).resolve(),
+        "MODEL": options.model,
+        "STATE_URL": state_url,
+        "STATE_FILE": folder.last_known_state,
+        "TRITON_URL": triton.url,
+        "TRITON_REPOSITORY": triton.repository.resolve(),
+        "TRITON_BACKENDS": triton.backends,
+        "TRITON_SHARED": isinstance(options.triton, ExternalTriton),
+        "REFRESH_FILE": folder.report,
+        "ADMIN_KEY_FILE": folder.admin_key,
+    }
+    return GatewayProcess(settings, log_path=folder.path / "gateway.log", host=options.host, ports=options.ports)
 
 
 def _check_version(options: ServeOptions) -> None:
@@ -216,34 +240,29 @@ async def _check_triton(url: str) -> None:
         await client.metadata()
 
 
-def _settle(options: ServeOptions, url: str) -> str:
-    """Has the state store hold what the options ask for; returns what happens with new versions."""
+def _settle(options: ServeOptions, url: str, state_file: Path, on_news: Callable[[str], None]) -> str:
+    """Has the state store hold what the options ask for; returns what happens with new versions.
+
+    Where the store is away, the last known state holds, if this run folder has one.
+    """
     wish = Wish(
         version=None if options.version == LATEST else options.version,
         refresh=options.refresh,
         rollout=options.rollout,
         keep_loaded_bytes=options.keep_loaded_bytes,
     )
-    store = open_state_store(url)
     try:
-        policy = settle_state(store, options.model, wish).policy
-    finally:
-        store.close()
+        store = open_state_store(url)
+        try:
+            policy = settle_state(store, options.model, wish).policy
+        finally:
+            store.close()
+    except StoreUnavailableError as exc:
+        if not state_file.exists():
+            raise
+        on_news(f"the last known state holds: {exc}")
+        return "unknown"
     return f"{policy.admit}, held" if policy.is_held else policy.admit
-
-
-def _admin_key_file(run_dir: Path) -> Path:
-    """The file of the first admin key: the one that the environment names, or one in the run folder."""
-    given = os.environ.get("RANKHOUSE_ADMIN_KEY_FILE")
-    path = Path(given).resolve() if given else run_dir / "admin.key"
-    if not path.exists():
-        write_key_file(path)
-    return path
-
-
-def _absolute(store: Path | str) -> Path | str:
-    """The gateway has another working folder."""
-    return store if isinstance(store, str) and "://" in store else Path(store).resolve()
 
 
 def _wait_until_ready(

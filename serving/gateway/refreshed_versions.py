@@ -83,6 +83,7 @@ class RefreshedVersions:
             "alone_bytes": dict(found.alone_bytes),
             "quarantined": dict(found.quarantined),
             "store_problem": found.store_problem,
+            "freshness": self._agent.freshness(),
             "is_triton_answering": found.is_triton_answering,
         }
         return VersionsReport(preparing=found.preparing, failed=found.failed, details=details)

@@ -250,6 +250,10 @@ class RefreshAgent:
             alone_bytes=self._alone_bytes(),
         )
 
+    def freshness(self) -> dict[str, float]:
+        """How old what is served is, and how long the last new version was under way; in seconds."""
+        return self._freshness.figures()
+
     def _where_to_look(self) -> tuple[int, int, frozenset[str]]:
         """The floor, where to look from, and what to pass over."""
         self._attempts.keep_only(frozenset((*self._watch.view.names, *(self._demand or Demand()).routed)))
@@ -285,8 +289,13 @@ class RefreshAgent:
             if self._demand is not None:
                 self._begin_what_is_due(self._demand)
             if self._options.report_path is not None and (report := self.report()) != written:
-                await self._in_thread(write_report, self._options.report_path, report)
-                written = report
+                try:
+                    await self._in_thread(write_report, self._options.report_path, report)
+                except OSError as exc:  # The disk is full, say. Versions are served without it.
+                    _log.warning("%s cannot be written: %s", self._options.report_path, exc.strerror)
+                    await asyncio.sleep(_TICK_SECONDS)
+                else:
+                    written = report
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), _TICK_SECONDS)
 

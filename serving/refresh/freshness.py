@@ -32,6 +32,8 @@ class Freshness:
             buckets=_SECONDS,
             registry=registry,
         )
+        self._age = age
+        self._last: dict[str, float] = {}
         self._since_event = histogram.labels(model, "event")
         self._since_export = histogram.labels(model, "export")
         Gauge(
@@ -43,9 +45,18 @@ class Freshness:
 
     def observe(self, version: Version, *, now: float) -> None:
         """Takes note that a version can be served from now on (unix seconds)."""
-        self._since_export.observe(max(0.0, now - version.created_at.timestamp()))
+        since_export = max(0.0, now - version.created_at.timestamp())
+        self._since_export.observe(since_export)
+        self._last = {"last_since_export_seconds": since_export}
         if (event := event_time(version)) is not None:
-            self._since_event.observe(max(0.0, now - event))
+            since_event = max(0.0, now - event)
+            self._since_event.observe(since_event)
+            self._last["last_since_event_seconds"] = since_event
+
+    def figures(self) -> dict[str, float]:
+        """The age of the version that is served, and what the last new version took; in seconds."""
+        age = self._age()
+        return self._last | ({} if math.isnan(age) else {"served_age_seconds": age})
 
 
 def event_time(version: Version) -> float | None:

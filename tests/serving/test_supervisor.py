@@ -268,6 +268,8 @@ def test_options_that_contradict_each_other(tmp_path: Path, options: tuple[str, 
         (("--triton-bin", "/nowhere/tritonserver"), "/nowhere/tritonserver is not an executable file"),
         (("--version", "000009-00000000"), "has no version '000009-00000000'"),
         (("--engine", "num_thread=1"), "num_threads"),
+        (("--state", "mysql://127.0.0.1/0"), "begins with 'mysql'"),
+        (("--state", "redis://127.0.0.1:1/0"), "127.0.0.1:1"),
         (("--triton-url", "127.0.0.1:1", "--triton-repository", "/tmp"), "at Triton 127.0.0.1:1: "),
     ],
 )

@@ -28,6 +28,9 @@ def test_both_ways_are_measured(version: Version) -> None:
     def value(name: str, **labels: str) -> float | None:
         return registry.get_sample_value(name, {"model": MODEL, **labels})
 
+    assert freshness.figures() == pytest.approx(
+        {"served_age_seconds": 7.0, "last_since_export_seconds": 2.0, "last_since_event_seconds": 62.0}
+    )
     assert value("rankhouse_freshness_seconds_count", since="export") == 2
     assert value("rankhouse_freshness_seconds_sum", since="export") == pytest.approx(5.0)
     assert value("rankhouse_freshness_seconds_count", since="event") == 1
@@ -50,6 +53,10 @@ def test_both_ways_are_measured(version: Version) -> None:
 )
 def test_the_time_of_the_newest_event(version: Version, value: Any, expected: float | None) -> None:
     assert event_time(with_event(version, value)) == expected
+
+
+def test_before_anything_is_served_there_are_no_figures() -> None:
+    assert Freshness(CollectorRegistry(), MODEL, age=lambda: float("nan")).figures() == {}
 
 
 def test_a_version_may_not_say(version: Version) -> None:
