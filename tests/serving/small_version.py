@@ -131,7 +131,7 @@ def write_dense_part(path: Path, dense: np.ndarray, embeddings: np.ndarray) -> N
     onnx.save(model, path)
 
 
-def write_delta(store: Path, parent: Version, *, seed: int, wrong_by: float = 0.0) -> Version:
+def write_delta(store: Path, parent: Version, *, seed: int, wrong_by: float = 0.0, url: str | None = None) -> Version:
     """Lays the weights of another seed over a version that `write_version` wrote there, as a delta of all rows."""
     weights, folder = Weights(seed), store / "parts"
     write_dense_part(folder / "dense.onnx", weights.dense, weights.embeddings)
@@ -139,7 +139,7 @@ def write_delta(store: Path, parent: Version, *, seed: int, wrong_by: float = 0.
     content = DeltaContent(
         dense=folder / "dense.onnx", transform=folder, num_dense=2, tables=deltas, golden=[golden_of(weights, wrong_by)]
     )
-    return VersionStore(store).write_delta(content, parent)
+    return VersionStore(url or store, cache=store / "mirrors").write_delta(content, parent)
 
 
 def golden_of(weights: Weights, wrong_by: float) -> GoldenRequest:

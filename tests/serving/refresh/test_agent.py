@@ -66,6 +66,23 @@ def test_new_versions_full_and_delta_are_served_as_they_come(tmp_path: Path, tri
     asyncio.run(run())
 
 
+def test_new_versions_in_a_bucket_are_mirrored_and_served(
+    rclone_url: str, tmp_path: Path, triton: TritonServer
+) -> None:
+    writer, mirrors = tmp_path / "writer", tmp_path / "mirrors"
+    whole = write_version(writer, seed=4, url=rclone_url)
+
+    async def run() -> None:
+        options = {"cache": mirrors, "is_shared": True, "watch_seconds": 0.2}
+        async with replica(rclone_url, triton.grpc_url, triton.repository, **options) as one:
+            await one.serves(whole.name)
+            delta = await asyncio.to_thread(write_delta, writer, whole, seed=5, url=rclone_url)
+            await one.serves(delta.name)
+            await one.check_scores(delta.name, 5)
+
+    asyncio.run(run())
+
+
 def test_a_delta_waits_for_its_files_and_an_older_version_is_never_admitted(
     tmp_path: Path, triton: TritonServer
 ) -> None:
