@@ -46,11 +46,13 @@ class ExternalTriton:
         url: Its gRPC address, host:port.
         repository: Its model repository, at the same path on both sides, as the version store.
         backends: Its folder of backends, where this side sees it: see `model_repository.write_models`.
+        metrics_url: Where its metrics are read, if that is known.
     """
 
     url: str
     repository: Path
     backends: Path | None = None
+    metrics_url: str | None = None
 
 
 @dataclass(frozen=True)
@@ -154,7 +156,7 @@ def serve(
             rest_url=gateway.rest_url,
             grpc_url=gateway.grpc_url,
             triton_url=triton.url,
-            triton_metrics_url=server.metrics_url if server else None,
+            triton_metrics_url=triton.metrics_url,
             admin_url=gateway.admin_url,
             admin_key_file=str(folder.admin_key),
             golden=first.golden,
@@ -232,7 +234,7 @@ def _triton(
         run_dir / "models", run_dir=run_dir, binary=options.triton, engine_options=options.engine_options
     )
     stack.enter_context(server)
-    return server, ExternalTriton(server.grpc_url, server.repository, server.backends)
+    return server, ExternalTriton(server.grpc_url, server.repository, server.backends, server.metrics_url)
 
 
 async def _check_triton(url: str) -> None:
