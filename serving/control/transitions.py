@@ -276,7 +276,8 @@ def why_not_admitted(state: ModelState, version: str) -> str:
         return f"its number is not above {state.floor}, the highest that was stable or rolled back"
     if state.policy.is_held:
         return "refresh is held"
-    if state.policy.admit == "manual":
+    # The first one is nobody's choice: without it, requests would be refused until somebody comes.
+    if state.policy.admit == "manual" and state.stable is not None:
         return "the policy is manual: start a rollout of it"
     if state.rollouts:
         return f"rollout {state.rollouts[0].id} is active; it waits for its end"

@@ -34,12 +34,14 @@ class Demand:
         """Reads it off a state."""
         candidates = dict.fromkeys(name for rollout in state.rollouts for name in rollout.candidates)
         policy = state.policy
+        # The first version comes in by itself, whatever the policy says of new ones.
+        admits = policy.admit != "manual" or state.stable is None
         return cls(
             stable=state.stable,
             candidates=tuple(name for name in candidates if name != state.stable),
             earlier=state.previous,
             floor=max(state.floor, 0 if state.stable is None else sequence_of(state.stable)),
-            is_admitting=policy.admit != "manual" and not policy.is_held and not state.rollouts,
+            is_admitting=admits and not policy.is_held and not state.rollouts,
             quarantined=dict(state.quarantined),
             keep_loaded_bytes=policy.keep_loaded_bytes,
         )

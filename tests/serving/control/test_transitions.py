@@ -271,6 +271,13 @@ def test_what_must_not_be_admitted_is_refused(state: ModelState, said: str) -> N
         admit(state, name(2), now=1.0)
 
 
+def test_the_first_version_comes_in_by_itself_whatever_the_policy_says_of_new_ones() -> None:
+    state = ModelState("m", policy=RefreshPolicy("manual"))
+    assert admit(state, name(1), now=1.0).state.stable == name(1)
+    with pytest.raises(AdmissionError, match="refresh is held"):
+        admit(ModelState("m", policy=RefreshPolicy(is_held=True)), name(1), now=1.0)
+
+
 def test_an_operator_may_admit_against_the_policy_but_not_an_older_version() -> None:
     state = stable_at(1, policy=RefreshPolicy("manual", is_held=True))
     assert admit(state, name(2), actor="ann", now=1.0, by_operator=True).state.stable == name(2)

@@ -20,6 +20,11 @@ def test_before_anything_was_admitted_the_newest_is_looked_for() -> None:
     assert Demand.of(state_of()) == Demand()
 
 
+def test_the_first_version_is_looked_for_whatever_the_policy_says_of_new_ones() -> None:
+    assert Demand.of(state_of(admit="manual")).is_admitting
+    assert not Demand.of(state_of(is_held=True)).is_admitting
+
+
 def test_stable_and_earlier_ones() -> None:
     demand = Demand.of(state_of(FIRST, SECOND, keep_loaded_bytes=5))
     assert (demand.stable, demand.earlier, demand.routed, demand.floor) == (SECOND, (FIRST,), (SECOND,), 2)
