@@ -55,9 +55,10 @@ def test_one_case_that_cannot_be_judged_leaves_the_others(process: JudgingProces
 def test_a_process_that_dies_is_stood_in_for_and_started_again(
     process: JudgingProcess, caplog: pytest.LogCaptureFixture
 ) -> None:
+    others = {child.pid for child in multiprocessing.active_children()}
     process.start({"first": case(summary(300).to_bytes())})
     results(process)
-    worker = next(child for child in multiprocessing.active_children() if child.name.startswith("SpawnProcess"))
+    (worker,) = [child for child in multiprocessing.active_children() if child.pid not in others]
     worker.kill()
     worker.join(60.0)
     for name in ("second", "third"):
