@@ -308,13 +308,7 @@ class RefreshAgent:
         running = self._jobs.get("prepare")
         if running is not None and urgent and running.name not in demand.routed:
             running.task.cancel()
-        newest = self._watch.view.newest
-        chosen = []
-        if newest is not None and demand.is_admitting and sequence_of(newest.name) > demand.floor:
-            chosen = (
-                [newest.name] if self._is_missing(newest.name) and self._attempts.is_due(newest.name, now=now) else []
-            )
-        self._begin("prepare", urgent or chosen, self._bring)
+        self._begin("prepare", urgent or self._candidate(demand, now) or self._left_behind(demand, now), self._bring)
         self._begin("unload", [*leaving, *self._old_leftovers(demand)], self._unload)
 
     def _candidate(self, demand: Demand, now: float) -> list[str]:
@@ -322,8 +316,15 @@ class RefreshAgent:
         newest = self._watch.view.newest
         if newest is None or not demand.is_admitting or sequence_of(newest.name) <= demand.floor:
             return []
+        if demand.stable is not None and self._is_at_work_on(demand.stable):
+            return []  # Where Triton lost everything, what answers comes back first.
         is_due = self._is_missing(newest.name) and self._attempts.is_due(newest.name, now=now)
         return [newest.name] if is_due else []
+
+    def _left_behind(self, demand: Demand, now: float) -> list[str]:
+        """Earlier versions that an earlier gateway left in Triton: proven again, they are an instant rollback again."""
+        names = (name for name in demand.earlier if name in self._leftovers and name in self._watch.view.names)
+        return [name for name in names if self._is_missing(name) and self._attempts.is_due(name, now=now)]
 
     def _is_missing(self, name: str) -> bool:
         return name not in self._prepared and name not in self._quarantine and not self._is_at_work_on(name)
