@@ -1,6 +1,7 @@
 """Versions of a small model that carry a mark in every row of both tables, and in the dense part.
 
 A score is three marks in one number: 65536 * user's + 256 * item's + the dense part's. Below 2 ** 24 float32 is exact.
+Golden requests are part of each version, so that a refresh agent takes it.
 """
 
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from onnx import helper
 from benchmarks.support.engine.dataset import save_dense_part
 from rankhouse.embedding_cache.format.content import DeltaContent, VersionContent
 from rankhouse.embedding_cache.format.feature import DenseSteps, Feature
+from rankhouse.embedding_cache.format.golden import GoldenRequest
 from rankhouse.embedding_cache.format.records import FeatureContent, TableContent, TableDelta
 from rankhouse.embedding_cache.format.transform import CompiledTransform
 from rankhouse.embedding_cache.format.version import Version, VersionStore
@@ -45,10 +47,12 @@ class MarkedVersions:
 
     Args:
         folder: Gets the store, and the parts that versions are made of.
+        model: The model's name.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, model: str = MODEL) -> None:
         self._folder = folder
+        self._model = model
         self._store = VersionStore(folder / "store")
         self._newest: Version | None = None
         self._number = 0
@@ -66,17 +70,20 @@ class MarkedVersions:
         if self._newest is None or self._number % (DELTAS_IN_A_ROW + 1) == 0:
             self._newest = self._store.write(
                 VersionContent(
-                    model=MODEL,
+                    model=self._model,
                     dense=dense,
                     transform=self._folder,
                     num_dense=1,
                     tables=[TableContent(name, *array.shape, blocks=[array]) for name, array in rows.items()],
                     features=[FeatureContent(name, name, "sum") for name in TABLES],
+                    golden=[golden_request(mark)],
                 )
             )
         else:
             deltas = [TableDelta(name, len(array), np.arange(len(array)), [array]) for name, array in rows.items()]
-            content = DeltaContent(dense=dense, transform=self._folder, num_dense=1, tables=deltas)
+            content = DeltaContent(
+                dense=dense, transform=self._folder, num_dense=1, tables=deltas, golden=[golden_request(mark)]
+            )
             self._newest = self._store.write_delta(content, self._newest)
         self._number += 1
         return Marked(self._newest, mark)
@@ -86,6 +93,12 @@ def raw_rows(count: int, seed: int) -> list[dict[str, float | int]]:
     """Returns rows of known values."""
     random = np.random.default_rng(seed)
     return [{"price": 1.0, **{name: int(random.integers(NUM_VALUES)) for name in TABLES}} for _ in range(count)]
+
+
+def golden_request(mark: int) -> GoldenRequest:
+    """Returns a request, and what a version with a mark answers."""
+    rows = raw_rows(3, seed=0)
+    return GoldenRequest({"context": {}, "candidates": rows}, (float(mark * (2**16 + 2**8 + 1)),) * len(rows))
 
 
 def marks_of(scores: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:

@@ -1,0 +1,71 @@
+"""The gateway is killed right after each event of rollouts' whole lives, and goes on."""
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from benchmarks.support.rollout.oracle import Window
+from benchmarks.support.rollout.replica import Replica
+from benchmarks.support.rollout.site import Site
+from rankhouse.serving.triton_server import TritonServer
+
+pytestmark = pytest.mark.triton
+
+STEPS = ({"weight": 20, "pause": "1s"}, {"weight": 60, "pause": "1s"})
+
+
+class Killer:
+    """Kills a gateway as soon as the history shows an event, and starts it again."""
+
+    def __init__(self, site: Site, replica: Replica) -> None:
+        self._site, self._replica = site, replica
+        self._seen = site.history()[-1].number
+        self.windows: list[Window] = []
+
+    def after(self, kind: str) -> None:
+        event = self._site.event_after(self._seen)
+        begin = time.time()
+        self._replica.kill()
+        self._replica.start()
+        self.windows.append(Window(begin, time.time(), may_fail=True))
+        self._seen = event.number
+        assert event.kind == kind
+
+
+def test_a_gateway_that_is_killed_after_every_event_goes_on(
+    new_site: Callable[..., Site], triton: TritonServer
+) -> None:
+    site = new_site(steps=STEPS)
+    first = site.publish()
+    with site.replica(triton) as replica, site.callers(replica, pause_seconds=0.01) as callers:
+        site.wait_until_stable(first)
+        killer = Killer(site, replica)
+        second = site.publish()
+        for kind in ("started", "stepped", "stepped", "promoted"):
+            killer.after(kind)
+        site.wait_until_answering(callers, replica)
+        site.wait_until_loaded(first)
+        with replica.admin() as admin:
+            admin.rollback(first)
+        killer.after("policy_changed")
+        killer.after("reverted")
+        site.wait_until_answering(callers, replica)
+        with replica.admin() as admin:
+            admin.resume_refresh()
+        killer.after("policy_changed")
+        third = site.publish()
+        killer.after("started")
+        killer.after("stepped")
+        with replica.admin() as admin:
+            admin.abort()
+        site.event_after(0, "rolled_back")
+        site.wait_until_answering(callers, replica)
+    findings = site.findings(callers, killer.windows)
+    assert findings.wrong == []
+    assert set(findings.num_by_version) == {first, second, third}
+    assert (site.state().stable, site.state().rollouts) == (first, ())
+    kinds = [event.kind for event in site.history()]
+    promoted = ["admitted", "started", "stepped", "stepped", "promoted", "policy_changed", "reverted", "policy_changed"]
+    assert kinds == [*promoted, "started", *(["stepped"] * kinds[8:].count("stepped")), "rolled_back"]
+    assert [each.status for each in site.store.finished(site.model)] == ["rolled_back", "promoted"]
