@@ -50,26 +50,25 @@ rh_device_row_cache::rh_device_row_cache(const rh_row_cache_options& options) {
           " sets of ", cache::DeviceSets::kWays, " rows at most");
   CheckCuda(cudaGetDevice(&device_), "asking for the device");
   const int64_t bytes = cache::Cut(&sets_, nullptr);
-  const cudaError_t error = cudaMalloc(&memory_, bytes);
+  void* memory = nullptr;
+  const cudaError_t error = cudaMalloc(&memory, bytes);
   if (error == cudaErrorMemoryAllocation) {
     cudaGetLastError();
     throw rankhouse::Error(RH_OUT_OF_MEMORY, StrCat("device ", device_, " has no ", bytes, " bytes for a cache"));
   }
   CheckCuda(error, "allocating a cache");
+  memory_.reset(memory);
   // Without room for a set there are the counts alone, which are not the caller's memory to speak of.
   bytes_ = sets_.num_sets == 0 ? 0 : bytes;
-  cache::Cut(&sets_, static_cast<char*>(memory_));
+  cache::Cut(&sets_, static_cast<char*>(memory));
   const int64_t rows_bytes = capacity_rows() * sets_.stride;
-  CheckCuda(cudaMemset(static_cast<char*>(memory_) + rows_bytes, 0, bytes - rows_bytes), "clearing a cache");
+  CheckCuda(cudaMemset(static_cast<char*>(memory) + rows_bytes, 0, bytes - rows_bytes), "clearing a cache");
   CheckCuda(cudaEventCreateWithFlags(&last_call_, cudaEventDisableTiming), "making an event");
 }
 
 rh_device_row_cache::~rh_device_row_cache() {
-  if (last_call_ != nullptr) {
-    cudaEventSynchronize(last_call_);
-    cudaEventDestroy(last_call_);
-  }
-  cudaFree(memory_);
+  cudaEventSynchronize(last_call_);
+  cudaEventDestroy(last_call_);
 }
 
 void rh_device_row_cache::CheckDevice() const {

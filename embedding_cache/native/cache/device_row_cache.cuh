@@ -2,6 +2,7 @@
 #ifndef RANKHOUSE_CACHE_DEVICE_ROW_CACHE_CUH_
 #define RANKHOUSE_CACHE_DEVICE_ROW_CACHE_CUH_
 
+#include <memory>
 #include <mutex>
 
 #include "cache/replacement.h"
@@ -9,6 +10,10 @@
 #include "rankhouse/row_cache.h"
 
 namespace rankhouse::cache {
+
+struct FreeOnDevice {
+  void operator()(void* memory) const { cudaFree(memory); }
+};
 
 // What a cache has counted, in device memory.
 struct DeviceCounts {
@@ -101,7 +106,7 @@ struct rh_device_row_cache {
   std::mutex mutex_;  // held while a call is queued, so that calls queue as wholes
   rankhouse::cache::DeviceSets sets_ = {};
   int device_ = 0;
-  void* memory_ = nullptr;
+  std::unique_ptr<void, rankhouse::cache::FreeOnDevice> memory_;
   int64_t bytes_ = 0;
   cudaEvent_t last_call_ = nullptr;
   uint32_t clock_ = 0;

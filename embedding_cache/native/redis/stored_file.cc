@@ -19,6 +19,9 @@ constexpr int64_t kFormatVersion = 1;
 // (jemalloc: 64 KiB); exactly 64 KiB would take 80.
 constexpr int64_t kPieceBytes = (64 << 10) - 32;
 
+// The most that Redis keeps under a key.
+constexpr int64_t kMostPieceBytes = int64_t{512} << 20;
+
 // Bytes of rows that nobody asked for, which are cheaper to send along than a command of their own.
 constexpr int64_t kGapBytes = 256;
 
@@ -103,7 +106,8 @@ FileLayout FileLayout::Of(const std::string& sha256, int64_t bytes, int64_t rows
 
 bool FileLayout::IsPossible() const {
   return row_bytes > 0 && rows_per_block > 0 && rows_begin >= 0 && num_rows >= 0 && rows_begin <= bytes &&
-         num_rows <= (bytes - rows_begin) / row_bytes;
+         num_rows <= (bytes - rows_begin) / row_bytes &&
+         rows_per_block <= std::max<int64_t>(1, kMostPieceBytes / row_bytes);
 }
 
 std::string FileLayout::Describe() const {
@@ -133,7 +137,7 @@ FileLayout FileLayout::Parse(const std::string& description, const std::string& 
                        number("num_rows"),
                        number("rows_per_block")};
   format::RequireIntact(layout.sha256 == sha256, where, "is of ", layout.sha256);
-  format::RequireIntact(layout.IsPossible(), where, "has rows that leave the file");
+  format::RequireIntact(layout.IsPossible(), where, "has rows that leave the file, or blocks of an impossible size");
   return layout;
 }
 

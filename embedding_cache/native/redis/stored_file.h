@@ -29,7 +29,7 @@ struct FileLayout {
   static FileLayout Of(const std::string& sha256, int64_t bytes, int64_t rows_begin, int64_t row_bytes,
                        int64_t num_rows);
 
-  // Whether the rows lie in the file.
+  // Whether the rows lie in the file, and a block of them fits into a value of Redis.
   bool IsPossible() const;
 
   // The JSON under DescriptionKey, always the same for the same file, and back. Throws Error RH_CORRUPT.
@@ -37,7 +37,7 @@ struct FileLayout {
   static FileLayout Parse(const std::string& description, const std::string& sha256);
 
   // A piece is the value of one key: a block of rows, or a part of the bytes around them.
-  int64_t num_blocks() const { return (num_rows + rows_per_block - 1) / rows_per_block; }
+  int64_t num_blocks() const { return num_rows / rows_per_block + (num_rows % rows_per_block != 0); }
   int64_t num_pieces() const;
   std::string KeyOf(int64_t piece) const;  // blocks first
   std::string DescriptionKey() const;

@@ -141,6 +141,16 @@ def test_a_description_of_a_newer_release_is_refused(connect: Connect, cluster: 
         connect().open_file(pushed.record.sha256)
 
 
+@pytest.mark.parametrize("rows_per_block", [0, 2**29 + 1, 2**62])
+def test_a_description_of_impossible_blocks_is_refused(
+    connect: Connect, cluster: Cluster, pushed: File, rows_per_block: int
+) -> None:
+    document = json.loads(cluster.admin(pushed.key, "GET", pushed.key))
+    cluster.admin(pushed.key, "SET", pushed.key, json.dumps({**document, "rows_per_block": rows_per_block}))
+    with pytest.raises(CorruptFileError, match="blocks of an impossible size"):
+        connect().open_file(pushed.record.sha256)
+
+
 def test_a_version_cannot_live_for_no_time(connect: Connect, version: Version) -> None:
     with pytest.raises(OptionError, match="expected more than 0"):
         push_version(version, connect(user="writer"), ttl_seconds=0)
