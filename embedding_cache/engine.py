@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from rankhouse.embedding_cache import library
 from rankhouse.embedding_cache.batch import Ids, NativeBatch, Rows, address_of, array_of
+from rankhouse.embedding_cache.device_arrays import device_view, lie_on_device
 from rankhouse.embedding_cache.errors import BatchError, ClosedError, OptionError
 from rankhouse.embedding_cache.format.errors import ContentError
 from rankhouse.embedding_cache.format.version import VersionStore
@@ -39,11 +40,12 @@ class Engine:
             (default), rows are read from the mapped files, or "pin", they are copied into huge pages when a file is
             opened. out_of_range: what becomes of an id that is no row: "error" (default), "zero", "clip" or
             "unknown_row". rows: "local" (default), or "redis", with how it is reached under redis. hot_rows: a folder
-            that keeps which rows are hot, so that the next engine has them in memory when it opens a version.
-            `rankhouse/engine.h` has them all.
+            that keeps which rows are hot, so that the next engine has them in memory when it opens a version. device:
+            the number of a GPU, for `lookup_cuda`. `rankhouse/engine.h` has them all.
 
     Raises:
-        OptionError: There is no such option, or it cannot have this value.
+        OptionError: There is no such option, or it cannot have this value, as a GPU that the machine does not have.
+        UnsupportedError: There is the option device, and the library was built without CUDA.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -123,6 +125,7 @@ class OpenVersion:
         self.embeddings_dim: int = description["embeddings_dim"]
         self._table_dims = [table["dim"] for table in description["tables"]]
         self._dims = [feature["dim"] for feature in description["features"]]
+        self._column_begins: list[int] = [feature["column_begin"] for feature in description["features"]]
 
     def lookup(
         self,
@@ -169,6 +172,57 @@ class OpenVersion:
             raise BatchError(f"out is {out.dtype} {list(out.shape)}; expected float32 {list(shape)} to be written to")
         handle.lookup_matrix(batch, out, answer, num_threads)
         return out
+
+    def lookup_cuda(
+        self,
+        ids: Any,
+        lengths: Any = None,
+        *,
+        out: Any,
+        offsets: Any = None,
+        weights: Any = None,
+        combiners: Sequence[str] | None = None,
+        stream: int = 0,
+        num_threads: Threads = None,
+        answer: Answer | None = None,
+    ) -> None:
+        """Does what `lookup` does, with the same bits, on the GPU that the engine was told of (its option device).
+
+        Arrays on the GPU are those with __cuda_array_interface__, as PyTorch's, CuPy's and JAX's, contiguous. They
+        belong to the call until the stream has passed it.
+
+        Args:
+            ids: As in `lookup`, and so are lengths, offsets and weights: all on the host, or all on the GPU, from where
+                ids and bags are copied to the host first.
+            lengths: As ids.
+            out: float32 [B, E] on the GPU, which the call writes.
+            offsets: As ids.
+            weights: As ids.
+            combiners: As in `lookup`.
+            stream: The CUDA stream that the work is queued on, as torch.cuda.current_stream().cuda_stream.
+            num_threads: As in `lookup`, for the work on the host.
+            answer: As in `lookup`.
+
+        Raises:
+            UnsupportedError: The engine has no GPU.
+            BatchError, ClosedError, TierError: As in `lookup`.
+        """
+        handle = self._open_handle()
+        arrays = {"ids": ids, "lengths": lengths, "offsets": offsets, "weights": weights}
+        on_device = lie_on_device(arrays)
+        if on_device:
+            arrays = {name: array if array is None else device_view(array, name) for name, array in arrays.items()}
+        batch = NativeBatch(len(self._dims), **arrays, combiners=combiners)
+        batch.native.memory = int(on_device)
+        if combiners is not None and "none" in combiners:
+            raise BatchError("the combiner 'none' does not pool: use lookup_rows")
+        out_BE = device_view(out, "out")
+        shape = (batch.batch_size, self.embeddings_dim)
+        if out_BE.dtype != np.float32 or out_BE.shape != shape:
+            raise BatchError(f"out is {out_BE.dtype} {list(out_BE.shape)}; expected float32 {list(shape)}")
+        columns = [[out_BE.ctypes.data + 4 * begin, self.embeddings_dim] for begin in self._column_begins]
+        rows = np.array(columns, np.int64).reshape(-1, 2)
+        handle.lookup_cuda(batch, rows, answer, num_threads, stream)
 
     def lookup_rows(
         self,
@@ -256,6 +310,15 @@ class _Handle:
         library.check(
             self._native.rh_engine_lookup_matrix(
                 self._handle, batch.native, address_of(out), out.shape[1], answer, executor
+            )
+        )
+
+    def lookup_cuda(
+        self, batch: NativeBatch, rows: npt.NDArray[np.int64], answer: Answer | None, threads: Threads, stream: int
+    ) -> None:
+        library.check(
+            self._native.rh_engine_lookup_cuda(
+                self._handle, batch.native, rows.ctypes.data, answer, executor_of(threads), stream
             )
         )
 

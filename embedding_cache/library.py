@@ -11,7 +11,7 @@ from rankhouse.kernels import library as kernels
 from rankhouse.kernels.errors import LibraryError
 
 # RH_ENGINE_ABI_VERSION of the header that the declarations below were written from.
-ABI_VERSION = 2
+ABI_VERSION = 3
 
 _POINTER, _INT32, _INT64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
 
@@ -22,7 +22,7 @@ class Batch(ctypes.Structure):
     _fields_: ClassVar = [
         *((name, _POINTER) for name in ("ids", "offsets", "lengths", "hotness", "weights", "combiners")),
         *((name, _INT64) for name in ("num_ids", "batch_size")),
-        ("id_type", _INT32),
+        *((name, _INT32) for name in ("id_type", "memory")),
         ("started_ns", _INT64),
     ]
 
@@ -50,6 +50,7 @@ _FUNCTIONS: dict[str, list[Any]] = {
     "rh_engine_version_json": [_POINTER, ctypes.POINTER(ctypes.c_char_p)],
     "rh_engine_lookup": [_POINTER, ctypes.POINTER(Batch), _POINTER, _ANSWER, _EXECUTOR],
     "rh_engine_lookup_matrix": [_POINTER, ctypes.POINTER(Batch), _POINTER, _INT64, _ANSWER, _EXECUTOR],
+    "rh_engine_lookup_cuda": [_POINTER, ctypes.POINTER(Batch), _POINTER, _ANSWER, _EXECUTOR, _POINTER],
     "rh_engine_gather": [_POINTER, _INT32, _POINTER, _INT64, _POINTER, _ANSWER, _EXECUTOR],
     "rh_engine_metrics": [_POINTER, ctypes.c_char_p, _INT64, _SIZE],
 }

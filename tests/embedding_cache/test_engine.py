@@ -258,6 +258,10 @@ def test_no_such_table_and_closed_versions(chain: list[Version]) -> None:
         ({"out_of_range": "oov"}, "expected one of 'error', 'zero', 'clip', 'unknown_row'"),
         ({"num_threads": -1}, "'num_threads' is -1"),
         ({"num_threads": 2**40}, "'num_threads' is"),
+        ({"device": -1}, "'device' is -1: expected 0 or more"),
+        ({"device": 0, "device_cache_bytes": -1}, "'device_cache_bytes' is -1"),
+        ({"device": 0, "device_cache_policy": "fifo"}, "'device_cache_policy' is 'fifo': expected one of 'lru', 'lfu'"),
+        ({"device_cache_bytes": 1}, "'device_cache_bytes' would not be used: expected a GPU's number under 'device'"),
     ],
 )
 def test_refuses_options(options: dict, message: str) -> None:
@@ -346,26 +350,6 @@ def test_threads_look_up_while_versions_come_and_go(chain: list[Version]) -> Non
         assert all(worker.result(timeout=60) >= 0 for worker in workers)
     current[0].close()
     assert counters(engine)[3] == 0
-
-
-def test_metrics(chain: list[Version]) -> None:
-    engine = Engine(out_of_range="zero")
-    found = opened(chain[-1], engine)
-    ids_N, lengths_FB = random_batch(chain[-1], 10)
-    found.lookup(ids_N, lengths_FB)
-    found.gather("B", np.array([1, -1]))
-    label = f'model="dlrm",version="{found.name}"'
-    stats = engine.stats()
-    in_b = float(lengths_FB[2].sum())
-    assert stats[f"rankhouse_embedding_lookups_total{{{label}}}"] == 2
-    assert stats[f'rankhouse_embedding_ids_total{{{label},table="B"}}'] == in_b + 2
-    assert stats[f'rankhouse_embedding_hits_total{{{label},table="B",tier="memory"}}'] == in_b + 1
-    assert stats[f'rankhouse_embedding_unknown_ids_total{{{label},table="B"}}'] == 1
-    assert stats[f'rankhouse_embedding_lookup_seconds_bucket{{{label},le="+Inf"}}'] == 2
-    assert stats[f"rankhouse_embedding_lookup_seconds_count{{{label}}}"] == 2
-    assert 0 <= stats[f"rankhouse_embedding_version_age_seconds{{{label}}}"] < 3600
-    found.close()
-    assert not any(label in key for key in engine.stats())
 
 
 @pytest.fixture

@@ -66,6 +66,7 @@ void Fetch(rh_device_row_cache* cache, const rh_row_fetch& fetch, FetchWorkspace
                       : at_once == 4 ? ScatterRows<uint32_t>
                                      : ScatterRows<uint8_t>;
   Launch(kernel, BlocksOfWarps(count), stream, workspace->rows, workspace->missing, count, row_bytes, rows);
+  if (fetch.is_complete != nullptr && *fetch.is_complete == 0) return;
   InsertRows(cache, workspace->keys, count, workspace->rows, &workspace->insert, stream);
 }
 

@@ -13,6 +13,7 @@
 #include "core/status.h"
 #include "cpu/parallel.h"
 #include "engine/background.h"
+#include "engine/device_lookup.h"
 #include "engine/warm.h"
 #include "redis/options.h"
 #include "redis/redis_tier.h"
@@ -113,6 +114,11 @@ std::vector<Table> OpenTables(const std::string& store, const Manifest& manifest
   return tables;
 }
 
+std::shared_ptr<DeviceTier> DeviceTierOf(const Options& options) {
+  if (options.device < 0) return nullptr;
+  return std::make_shared<DeviceTier>(options.device, options.device_cache_bytes, options.device_cache_policy);
+}
+
 std::shared_ptr<RemoteTier> RemoteTierOf(const Options& options) {
   if (options.redis.empty()) return nullptr;
   redis::Options client = redis::Options::Parse(options.redis);
@@ -123,7 +129,8 @@ std::shared_ptr<RemoteTier> RemoteTierOf(const Options& options) {
 
 }  // namespace
 
-Engine::Engine(const Options& options) : options_(options), files_(options.memory), remote_(RemoteTierOf(options)) {
+Engine::Engine(const Options& options)
+    : options_(options), files_(options.memory), remote_(RemoteTierOf(options)), device_(DeviceTierOf(options)) {
   if (!options.hot_rows.empty()) hot_rows_ = std::make_unique<HotRowKeeper>(options.hot_rows);
 }
 
@@ -137,17 +144,31 @@ std::vector<Table> Engine::OpenRemoteTables(const std::string& name, const Manif
 }
 
 // Connects tables with what is known to be hot in them, and reads that, as far as it does not lie in local files that
-// versions had open before: those with numbers below `first_new_file`.
-void Engine::WarmTables(const std::string& store, const Manifest& manifest, int64_t first_new_file,
-                        std::vector<Table>* tables) {
+// versions had open before: those with numbers below `first_new_file`. Returns the places of these rows, by table;
+// none where a tier did not give all of them.
+std::vector<std::vector<int64_t>> Engine::WarmTables(const std::string& store, const Manifest& manifest,
+                                                     int64_t first_new_file, std::vector<Table>* tables) {
+  WarmReport report;
+  std::vector<std::vector<int64_t>> places;
   for (Table& table : *tables) {
     table.hot = hot_rows_->rows().Table(manifest.model, table.record.name);
     std::vector<bool> is_new(table.record.num_files(), true);
     for (int64_t i = 0; remote_ == nullptr && i < table.record.num_files(); ++i) {
       is_new[i] = files_.Open(store, table.record.file(i))->number() >= first_new_file;
     }
-    hot_rows_->counters().warmed += Warm(table, table.hot->Top(std::numeric_limits<int64_t>::max()), is_new);
+    places.push_back(HotPlaces(table, table.hot->Top(std::numeric_limits<int64_t>::max()), is_new));
+    Warm(table, places.back(), &report);
   }
+  hot_rows_->counters().warmed += report.num_warmed;
+  hot_rows_->counters().missed += report.num_missed;
+  if (report.num_missed == 0) return places;
+  if (options_.requires_warm_up) {
+    throw TierError(StrCat(report.num_missed, " of ", report.num_missed + report.num_warmed, " hot rows of model '",
+                           manifest.model,
+                           "' did not come by the deadline, and 'if_warm_up_fails' is 'error': see to "
+                           "the tier, or set it to 'open'"));
+  }
+  return {};
 }
 
 // As fast as it goes where nobody can be looking anything up yet, else so that lookups hardly feel it.
@@ -171,14 +192,25 @@ std::shared_ptr<const Version> Engine::OpenBy(int32_t num_threads, const std::st
   opening.num_threads = num_threads;
   std::vector<Table> tables = remote_ != nullptr ? OpenRemoteTables(name, manifest)
                                                  : OpenTables(store, manifest, opening, &files_, &indices_, verify);
-  if (hot_rows_ != nullptr) WarmTables(store, manifest, first_new_file, &tables);
-  const std::lock_guard<std::mutex> lock(versions_mutex_);
-  std::weak_ptr<const Version>& known = versions_[{name, manifest.sha256}];
-  if (std::shared_ptr<const Version> version = known.lock()) return version;
+  for (Table& table : tables) {
+    if (device_ != nullptr) table.device_cache = device_->caches().Of(table.record.row_bytes(), manifest);
+  }
+  std::vector<std::vector<int64_t>> hot;
+  if (hot_rows_ != nullptr) hot = WarmTables(store, manifest, first_new_file, &tables);
+  const Key key = {name, manifest.sha256};
+  if (std::shared_ptr<const Version> version = Find(key)) return version;
   const auto version =
-      std::make_shared<const Version>(store, folder, name, std::move(manifest), std::move(tables), options_);
-  known = version;
+      std::make_shared<const Version>(store, folder, name, std::move(manifest), std::move(tables), options_, device_);
+  if (device_ != nullptr) WarmDevice(*version, hot);
+  const std::lock_guard<std::mutex> lock(versions_mutex_);
+  versions_[key] = version;
   return version;
+}
+
+std::shared_ptr<const Version> Engine::Find(const Key& key) {
+  const std::lock_guard<std::mutex> lock(versions_mutex_);
+  const auto known = versions_.find(key);
+  return known != versions_.end() ? known->second.lock() : nullptr;
 }
 
 std::vector<std::shared_ptr<const Version>> Engine::versions() {
@@ -204,24 +236,45 @@ std::string Engine::Metrics() {
     counted.push_back(std::move(one));
   }
   MetricsText text;
-  AppendVersions(counted, &text);
-  text.Begin("rankhouse_embedding_bytes", "gauge", "Rows in files that are open, in bytes, by where they lie.");
-  text.Add(Label("tier", "memory"), static_cast<double>(files_.bytes()));
-  if (remote_ != nullptr) remote_->AppendMetrics(&text);
-  text.Begin("rankhouse_embedding_files_opened_total", "counter", "Files of tables opened.");
-  text.Add("", static_cast<double>(files_.counters()->files_opened));
-  text.Begin("rankhouse_embedding_verified_bytes_total", "counter", "Bytes of tables' files read to compare them.");
-  text.Add("", static_cast<double>(files_.counters()->bytes_verified));
-  text.Begin("rankhouse_embedding_index_entries_total", "counter", "Ids of deltas written into indices.");
-  text.Add("", static_cast<double>(files_.counters()->index_entries));
+  AppendVersions(counted, {device_ != nullptr, remote_ != nullptr}, &text);
+  AppendTiers(&text);
+  const auto add = [&](const char* name, const char* help, int64_t count) {
+    text.Begin(name, "counter", help);
+    text.Add("", static_cast<double>(count));
+  };
+  add("rankhouse_embedding_files_opened_total", "Files of tables opened.", files_.counters()->files_opened);
+  add("rankhouse_embedding_verified_bytes_total", "Bytes of tables' files read to compare them.",
+      files_.counters()->bytes_verified);
+  add("rankhouse_embedding_index_entries_total", "Ids of deltas written into indices.",
+      files_.counters()->index_entries);
   if (hot_rows_ == nullptr) return text.text();
-  text.Begin("rankhouse_embedding_warmed_rows_total", "counter", "Hot rows read before their version was opened.");
-  text.Add("", static_cast<double>(hot_rows_->counters().warmed));
-  text.Begin("rankhouse_embedding_hot_rows_saved_total", "counter", "Times that files of hot rows were written.");
-  text.Add("", static_cast<double>(hot_rows_->counters().saved));
-  text.Begin("rankhouse_embedding_hot_rows_failed_total", "counter", "Times that writing them failed.");
-  text.Add("", static_cast<double>(hot_rows_->counters().failed));
+  const HotRowCounters& hot = hot_rows_->counters();
+  add("rankhouse_embedding_warmed_rows_total", "Hot rows read before their version was opened.", hot.warmed);
+  add("rankhouse_embedding_warm_up_missed_rows_total",
+      "Hot rows that a tier did not give before their version was opened.", hot.missed);
+  add("rankhouse_embedding_hot_rows_saved_total", "Times that files of hot rows were written.", hot.saved);
+  add("rankhouse_embedding_hot_rows_failed_total", "Times that writing them failed.", hot.failed);
   return text.text();
+}
+
+void Engine::AppendTiers(MetricsText* text) {
+  const CacheTotals device = device_ != nullptr ? device_->cache_totals() : CacheTotals();
+  const CacheTotals cache = remote_ != nullptr ? remote_->cache_totals() : CacheTotals();
+  const auto append = [&](int64_t CacheTotals::* member) {
+    if (device_ != nullptr) text->Add(Label("tier", "device"), static_cast<double>(device.*member));
+    if (remote_ != nullptr) text->Add(Label("tier", "cache"), static_cast<double>(cache.*member));
+  };
+  text->Begin("rankhouse_embedding_bytes", "gauge",
+              "Rows in files that are open, and memory of caches, in bytes, by where they lie.");
+  text->Add(Label("tier", "memory"), static_cast<double>(files_.bytes()));
+  append(&CacheTotals::bytes);
+  if (device_ != nullptr || remote_ != nullptr) {
+    text->Begin("rankhouse_embedding_evictions_total", "counter", "Rows that made way for others in caches.");
+    append(&CacheTotals::num_evicted);
+  }
+  if (remote_ == nullptr) return;
+  text->Begin("rankhouse_embedding_tier_failures_total", "counter", "Batches whose rows a tier did not give in time.");
+  text->Add(Label("tier", "redis"), static_cast<double>(remote_->num_failures()));
 }
 
 }  // namespace rankhouse::engine

@@ -38,13 +38,16 @@ class Engine {
                                         bool verify);
   std::vector<Table> OpenRemoteTables(const std::string& name, const Manifest& manifest);
   std::vector<std::shared_ptr<const Version>> versions();
-  void WarmTables(const std::string& store, const Manifest& manifest, int64_t first_new_file,
-                  std::vector<Table>* tables);
+  void AppendTiers(MetricsText* text);
+  std::shared_ptr<const Version> Find(const Key& key);  // NULL: it is not open
+  std::vector<std::vector<int64_t>> WarmTables(const std::string& store, const Manifest& manifest,
+                                               int64_t first_new_file, std::vector<Table>* tables);
 
   const Options options_;
   RowFiles files_;
   RowIndices indices_;
   const std::shared_ptr<RemoteTier> remote_;  // NULL: rows are in local files
+  const std::shared_ptr<DeviceTier> device_;  // NULL: there is no GPU
   std::mutex opening_;                        // versions are opened one after the other
   std::mutex versions_mutex_;                 // guards what follows
   std::map<Key, std::weak_ptr<const Version>> versions_;

@@ -90,6 +90,15 @@ int rh_engine_lookup_matrix(rh_engine_version* version, const rh_engine_batch* b
   });
 }
 
+int rh_engine_lookup_cuda(rh_engine_version* version, const rh_engine_batch* batch, const rh_feature_rows* out,
+                          rh_engine_answer* answer, const rh_executor* executor, void* stream) {
+  return Guard([&] {
+    Require(version != nullptr && batch != nullptr, "version or batch is NULL");
+    const Hold hold(version);
+    rankhouse::engine::LookUpCuda(*version->version, *batch, out, answer, executor, stream);
+  });
+}
+
 int rh_engine_gather(rh_engine_version* version, int32_t table, const int64_t* ids, int64_t n, float* out,
                      rh_engine_answer* answer, const rh_executor* executor) {
   return Guard([&] {
@@ -104,7 +113,8 @@ int rh_engine_metrics(rh_engine* engine, char* text, int64_t capacity, int64_t* 
     Require(engine != nullptr && size != nullptr && (text != nullptr || capacity == 0), "engine, size or text is NULL");
     const std::string metrics = engine->engine->Metrics();
     *size = static_cast<int64_t>(metrics.size()) + 1;
-    if (*size <= capacity) metrics.copy(text, metrics.size());
-    if (*size <= capacity) text[metrics.size()] = '\0';
+    const bool fits = *size <= capacity;
+    if (fits) metrics.copy(text, metrics.size());
+    if (capacity > 0) text[fits ? metrics.size() : 0] = '\0';
   });
 }

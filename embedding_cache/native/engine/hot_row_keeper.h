@@ -16,6 +16,7 @@ namespace rankhouse::engine {
 
 struct HotRowCounters {
   std::atomic<int64_t> warmed{0};  // rows read before their version was opened
+  std::atomic<int64_t> missed{0};  // rows that were to be, but that a tier did not give
   std::atomic<int64_t> saved{0};   // times
   std::atomic<int64_t> failed{0};  // saves that failed, as on a disk that is full; the next one tries again
 };

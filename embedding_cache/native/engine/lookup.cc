@@ -5,17 +5,21 @@
 //      direct there is no such step, and no id is copied.
 //   3. Pages of mapped files that may not be in memory are asked for, all at once (AskedPages).
 //   4. One call of rh_pooled_lookup for all tables.
+//
+// On a GPU ids of all tables become places, and device_lookup.cc does the rest.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <limits>
 #include <ostream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/status.h"
 #include "cpu/parallel.h"
 #include "engine/arena.h"
+#include "engine/device_lookup.h"
 #include "engine/version.h"
 
 namespace rankhouse::engine {
@@ -51,12 +55,16 @@ struct Span {
   int64_t end;
 };
 
+struct Began {
+  std::chrono::steady_clock::time_point lookup;
+  Deadline work;  // that the lookup is a part of: the time that a tier may take counts from there
+};
+
 class Call {
  public:
   // `lookup` has no tables yet.
-  // since: when the time began that a tier may take.
-  Call(const Version& version, const rh_lookup& lookup, const rh_executor* executor, Arena* arena, Deadline since)
-      : version_(version), lookup_(lookup), arena_(arena), since_(since), unknown_(version.tables().size()) {
+  Call(const Version& version, const rh_lookup& lookup, const rh_executor* executor, Arena* arena, const Began& began)
+      : version_(version), lookup_(lookup), arena_(arena), began_(began), unknown_(version.tables().size()) {
     if (executor != nullptr) executor_ = *executor;
     if (executor == nullptr) executor_.num_threads = version.options().num_threads;
     if (executor_.scratch == nullptr) executor_.scratch = arena->kernels();
@@ -65,19 +73,43 @@ class Call {
   }
 
   void Run(const rh_feature_rows* out, rh_engine_answer* answer) {
+    const bool is_sampled = version_.metrics().IsSampled();
     const rh_lookup batch = lookup_;  // before ids are resolved
     FindSpans();
     bool resolves = false;
     for (int32_t f = 0; f < lookup_.num_features; ++f) resolves |= !version_.tables()[table_of(f)].is_direct;
     if (resolves) Resolve();
+    if (resolves) Locate();
     TakeDirectPages();
+    const auto read_begin = is_sampled ? Clock::now() : began_.lookup;
     AskForPages(pages_, &executor_);
     Pool(out);
+    if (is_sampled) version_.metrics().AddTime(kMemoryTime, Clock::now() - read_begin);
     Count(answer);
     NoteHot(batch);
+    version_.metrics().AddTime(kLookupTime, Clock::now() - began_.lookup);
+    if (is_sampled) CountUnique(batch);
+  }
+
+  // The same on the GPU; `weights` says where those of the batch lie.
+  void RunOnDevice(const rh_feature_rows* out, rh_engine_answer* answer, rh_memory weights, void* stream) {
+    const rh_lookup batch = lookup_;
+    resolves_all_ = true;
+    FindSpans();
+    CheckOffsets();
+    Resolve();
+    PlacedBatch placed = {lookup_, rows_, {}, weights == RH_DEVICE_MEMORY, began_.work};
+    for (const Span& span : spans_) placed.features.push_back({rows_ + span.begin, span.end - span.begin});
+    const std::vector<SourceReport> reports = PoolOnDevice(version_, std::move(placed), out, arena_, executor_, stream);
+    for (size_t t = 0; t < reports.size(); ++t) Count(static_cast<int64_t>(t), reports[t]);
+    Count(answer);
+    NoteHot(batch);
+    version_.metrics().AddTime(kLookupTime, Clock::now() - began_.lookup);
   }
 
  private:
+  using Clock = std::chrono::steady_clock;
+
   int32_t table_of(int64_t feature) const { return lookup_.feature_tables[feature]; }
 
   int64_t id_at(int64_t position) const {
@@ -115,6 +147,18 @@ class Call {
             ": expected as many");
   }
 
+  // Refuses offsets that fall within a feature; on the CPU the kernels do.
+  void CheckOffsets() const {
+    if (lookup_.offsets == nullptr) return;
+    const int64_t num_bags = lookup_.num_features * lookup_.batch_size;
+    for (int64_t bag = 0; bag < num_bags; ++bag) {
+      Require(lookup_.offsets[bag] <= lookup_.offsets[bag + 1], "offsets of ", NameOf(bag / lookup_.batch_size),
+              " fall at sample ", bag % lookup_.batch_size, ", from ", lookup_.offsets[bag], " to ",
+              lookup_.offsets[bag + 1], ": expected them never to");
+    }
+  }
+
+  // Overwrites ids with places, those of direct tables only where all are resolved.
   void Resolve() {
     rows_ = arena_->Take<int64_t>(lookup_.num_ids);
     ParallelFor(&executor_, lookup_.num_ids, kCyclesPerId, [&](int64_t begin, int64_t end) {
@@ -129,7 +173,6 @@ class Call {
       }
     });
     CheckUnknown();
-    Locate();
     lookup_.ids = rows_;
     lookup_.id_type = RH_INT64;
   }
@@ -138,7 +181,7 @@ class Call {
   template <typename Id>
   void ResolvePart(const Id* ids, int32_t t, Span part) {
     const Table& table = version_.tables()[t];
-    if (table.is_direct) {
+    if (table.is_direct && !resolves_all_) {
       std::copy(ids + part.begin, ids + part.end, rows_ + part.begin);
       return;
     }
@@ -194,7 +237,7 @@ class Call {
       Count(static_cast<int64_t>(t), report);
       pages_.insert(pages_.end(), report.pages.begin(), report.pages.end());
     }
-    LocateRemote(&demands, arena_, since_);
+    if (!demands.empty()) LocateRemote(&demands, arena_, began_.work).AddTo(&version_.metrics());
     for (const RemoteDemand& demand : demands) {
       tables_[demand.table] = demand.found;
       Count(demand.table, demand.report);
@@ -264,6 +307,7 @@ class Call {
   void Count(int64_t table, const SourceReport& report) {
     VersionMetrics& metrics = version_.metrics();
     metrics.Add(table, kUnique, report.num_unique);
+    metrics.Add(table, kOnDevice, report.num_on_device);
     metrics.Add(table, kCached, report.num_cached);
     metrics.Add(table, kRemote, report.num_remote);
     metrics.Add(table, kDegraded, report.num_default);
@@ -280,6 +324,27 @@ class Call {
       num_unknown += count;
     }
     if (answer != nullptr) *answer = {num_unknown, degraded_};
+  }
+
+  // Of tables whose rows are in memory; others count at each lookup.
+  void CountUnique(const rh_lookup& batch) {
+    int64_t* ids = arena_->Take<int64_t>(batch.num_ids);
+    int64_t* unique = arena_->Take<int64_t>(batch.num_ids);
+    for (size_t t = 0; t < version_.tables().size(); ++t) {
+      if (version_.tables()[t].remote != nullptr) continue;
+      int64_t n = 0;
+      for (size_t f = 0; f < spans_.size(); ++f) {
+        if (table_of(f) != static_cast<int32_t>(t)) continue;
+        for (int64_t i = spans_[f].begin; i < spans_[f].end; ++i) {
+          ids[n++] = batch.id_type == RH_INT32 ? static_cast<const int32_t*>(batch.ids)[i]
+                                               : static_cast<const int64_t*>(batch.ids)[i];
+        }
+      }
+      int64_t num_unique = 0;
+      const int status = rh_unique(ids, n, unique, nullptr, nullptr, &num_unique, &executor_);
+      if (status != RH_OK) throw Error(status, rh_last_error());
+      version_.metrics().Add(static_cast<int64_t>(t), kUnique, num_unique * VersionMetrics::kSampleEvery);
+    }
   }
 
   void NoteHot(const rh_lookup& batch) {
@@ -299,12 +364,13 @@ class Call {
   rh_lookup lookup_;
   rh_executor executor_ = {};
   Arena* const arena_;
-  const Deadline since_;
+  const Began began_;
   std::vector<Span> spans_;          // [F]
   std::vector<UnknownIds> unknown_;  // [T]
   std::vector<rh_table> tables_;     // [T] where some are not direct
   int64_t* rows_ = nullptr;          // [N] what ids resolve to: places, then row numbers
   std::vector<const char*> pages_;   // to be asked for before rows are read
+  bool resolves_all_ = false;        // ids of direct tables, too
   bool degraded_ = false;
 };
 
@@ -366,15 +432,34 @@ rh_lookup LookupOf(const Version& version, const rh_engine_batch& batch, Arena* 
   return lookup;
 }
 
+Began BeganNow(int64_t started_ns) {
+  const auto now = std::chrono::steady_clock::now();
+  return {now, started_ns == 0 ? now : Deadline(std::chrono::nanoseconds(started_ns))};
+}
+
 }  // namespace
 
 void LookUp(const Version& version, const rh_engine_batch& batch, const rh_feature_rows* out, rh_engine_answer* answer,
             const rh_executor* executor) {
-  const auto begin = std::chrono::steady_clock::now();
+  const Began began = BeganNow(batch.started_ns);
+  Require(batch.memory == RH_HOST_MEMORY, "memory is ", batch.memory,
+          ": expected 0 (of the host); arrays on a GPU are rh_engine_lookup_cuda's");
   const ThreadArena arena;
-  const Deadline since = batch.started_ns == 0 ? begin : Deadline(std::chrono::nanoseconds(batch.started_ns));
-  Call(version, LookupOf(version, batch, arena.get()), executor, arena.get(), since).Run(out, answer);
-  version.metrics().AddLookup(std::chrono::steady_clock::now() - begin);
+  Call(version, LookupOf(version, batch, arena.get()), executor, arena.get(), began).Run(out, answer);
+}
+
+void LookUpCuda(const Version& version, const rh_engine_batch& given, const rh_feature_rows* out,
+                rh_engine_answer* answer, const rh_executor* executor, void* stream) {
+  const Began began = BeganNow(given.started_ns);
+  if (version.device() == nullptr) {
+    throw Error(RH_UNSUPPORTED, "this engine has no GPU: create it with the option 'device', a GPU's number");
+  }
+  const CurrentDevice current(version.device()->device());
+  const ThreadArena arena;
+  rh_engine_batch batch = given;
+  BringToHost(version, &batch, arena.get(), stream);
+  Call(version, LookupOf(version, batch, arena.get()), executor, arena.get(), began)
+      .RunOnDevice(out, answer, static_cast<rh_memory>(given.memory), stream);
 }
 
 void LookUpMatrix(const Version& version, const rh_engine_batch& batch, float* out, int64_t stride,
@@ -399,7 +484,7 @@ void Gather(const Version& version, int32_t table, const int64_t* ids, int64_t n
     throw Error(RH_NOT_FOUND, StrCat("version ", version.name(), " has ", version.tables().size(),
                                      " tables: there is no table ", table));
   }
-  const auto begin = std::chrono::steady_clock::now();
+  const Began began = BeganNow(0);
   const ThreadArena arena;
   const int32_t sum = RH_SUM;
   const int32_t hotness = 1;
@@ -413,8 +498,7 @@ void Gather(const Version& version, int32_t table, const int64_t* ids, int64_t n
   lookup.num_ids = lookup.batch_size = n;
   Require(0 <= n && n <= std::numeric_limits<int32_t>::max() && (n == 0 || (ids != nullptr && out != nullptr)),
           "there are ", n, " ids: expected 0 to 2^31 - 1, and neither ids nor out to be NULL");
-  Call(version, lookup, executor, arena.get(), begin).Run(&rows, answer);
-  version.metrics().AddLookup(std::chrono::steady_clock::now() - begin);
+  Call(version, lookup, executor, arena.get(), began).Run(&rows, answer);
 }
 
 }  // namespace rankhouse::engine

@@ -16,7 +16,11 @@ struct TableMetric {
 constexpr TableMetric kTableMetrics[] = {
     {"rankhouse_embedding_ids_total", "Ids looked up."},
     {"rankhouse_embedding_unknown_ids_total", "Ids that were no rows of their table."},
-    {"rankhouse_embedding_unique_ids_total", "Ids looked up, each once for a batch; of remote tables alone."},
+    {"rankhouse_embedding_unique_ids_total",
+     "Ids looked up, each once for a batch. On the CPU, where rows are in memory, an estimate: of one lookup in 256 of "
+     "a "
+     "thread, counted 256 times."},
+    {nullptr, nullptr},
     {nullptr, nullptr},
     {nullptr, nullptr},
     {"rankhouse_embedding_degraded_total", "Ids whose row was replaced by the default one, as a tier had failed."},
@@ -39,33 +43,57 @@ void AppendCounters(const std::vector<CountedVersion>& versions, MetricsText* te
   }
 }
 
-void AppendHits(const std::vector<CountedVersion>& versions, MetricsText* text) {
+void AppendHits(const std::vector<CountedVersion>& versions, const Tiers& tiers, MetricsText* text) {
   text->Begin("rankhouse_embedding_hits_total", "counter", "Ids whose row a tier had.");
   for (const CountedVersion& version : versions) {
     for (size_t t = 0; t < version.tables.size(); ++t) {
       const auto& counts = version.totals.tables[t];
       const std::string labels = version.labels + "," + Label("table", version.tables[t]) + ",";
-      const int64_t elsewhere = counts[kCached] + counts[kRemote] + counts[kDegraded];
+      const int64_t elsewhere = counts[kOnDevice] + counts[kCached] + counts[kRemote] + counts[kDegraded];
       // Unknown ids that were given a row of a remote table count there too.
       const int64_t in_memory = std::max<int64_t>(counts[kIds] - counts[kUnknown] - elsewhere, 0);
+      if (tiers.has_device) text->Add(labels + Label("tier", "device"), counts[kOnDevice]);
       text->Add(labels + Label("tier", "memory"), in_memory);
-      if (elsewhere == 0) continue;
+      if (!tiers.is_remote) continue;
       text->Add(labels + Label("tier", "cache"), counts[kCached]);
       text->Add(labels + Label("tier", "redis"), counts[kRemote]);
     }
   }
 }
 
-void AppendLatencies(const std::vector<CountedVersion>& versions, MetricsText* text) {
+// The label of a histogram's bucket: its upper bound in seconds.
+std::string BoundLabel(size_t bucket) {
+  char bound[32] = "+Inf";
+  if (bucket < kLatencyBounds.size()) std::snprintf(bound, sizeof(bound), "%g", kLatencyBounds[bucket]);
+  return Label("le", bound);
+}
+
+void AppendHistogram(const std::string& labels, const Histogram<int64_t>& times, MetricsText* text) {
+  int64_t count = 0;
+  for (size_t bucket = 0; bucket < times.buckets.size(); ++bucket) {
+    count += times.buckets[bucket];
+    text->Add(labels + "," + BoundLabel(bucket), count, "_bucket");
+  }
+  text->Add(labels, times.nanoseconds * 1e-9, "_sum");
+  text->Add(labels, count, "_count");
+}
+
+void AppendTimes(const std::vector<CountedVersion>& versions, const Tiers& tiers, MetricsText* text) {
   text->Begin("rankhouse_embedding_lookup_seconds", "histogram", "Time of a lookup, all tables together.");
+  for (const CountedVersion& version : versions)
+    AppendHistogram(version.labels, version.totals.times[kLookupTime], text);
+  text->Begin("rankhouse_embedding_tier_seconds", "histogram",
+              "Time of a lookup in a tier, all tables together: device, to find rows and bring it those that it lacks; "
+              "memory, to read rows, on the CPU with pooling, of one lookup in 256 of a thread; cache, to find rows; "
+              "redis, to read them.");
   for (const CountedVersion& version : versions) {
-    int64_t count = 0;
-    for (size_t bucket = 0; bucket <= kLatencyBounds.size(); ++bucket) {
-      count += version.totals.latencies[bucket];
-      text->Add(version.labels + "," + BoundLabel(bucket), count, "_bucket");
-    }
-    text->Add(version.labels, version.totals.nanoseconds * 1e-9, "_sum");
-    text->Add(version.labels, count, "_count");
+    const auto append = [&](const char* tier, Timed what) {
+      AppendHistogram(version.labels + "," + Label("tier", tier), version.totals.times[what], text);
+    };
+    if (tiers.has_device) append("device", kDeviceTime);
+    if (!tiers.is_remote) append("memory", kMemoryTime);
+    if (tiers.is_remote) append("cache", kCacheTime);
+    if (tiers.is_remote) append("redis", kRedisTime);
   }
 }
 
@@ -80,12 +108,12 @@ VersionMetrics::Shard& VersionMetrics::mine() {
   return shards_[shard];
 }
 
-void VersionMetrics::AddLookup(std::chrono::nanoseconds duration) {
+void VersionMetrics::AddTime(Timed what, std::chrono::nanoseconds duration) {
   const double seconds = duration.count() * 1e-9;
   const auto bucket = std::lower_bound(kLatencyBounds.begin(), kLatencyBounds.end(), seconds) - kLatencyBounds.begin();
-  Shard& shard = mine();
-  shard.latencies[bucket].fetch_add(1, std::memory_order_relaxed);
-  shard.nanoseconds.fetch_add(duration.count(), std::memory_order_relaxed);
+  Histogram<std::atomic<int64_t>>& times = mine().times[what];
+  times.buckets[bucket].fetch_add(1, std::memory_order_relaxed);
+  times.nanoseconds.fetch_add(duration.count(), std::memory_order_relaxed);
 }
 
 VersionTotals VersionMetrics::totals() const {
@@ -97,10 +125,13 @@ VersionTotals VersionMetrics::totals() const {
         totals.tables[t][counter] += shard.tables[t].counts[counter].load(std::memory_order_relaxed);
       }
     }
-    for (size_t bucket = 0; bucket < shard.latencies.size(); ++bucket) {
-      totals.latencies[bucket] += shard.latencies[bucket].load(std::memory_order_relaxed);
+    for (int what = 0; what < kNumTimed; ++what) {
+      const auto& times = shard.times[what];
+      for (size_t bucket = 0; bucket < times.buckets.size(); ++bucket) {
+        totals.times[what].buckets[bucket] += times.buckets[bucket].load(std::memory_order_relaxed);
+      }
+      totals.times[what].nanoseconds += times.nanoseconds.load(std::memory_order_relaxed);
     }
-    totals.nanoseconds += shard.nanoseconds.load(std::memory_order_relaxed);
   }
   return totals;
 }
@@ -117,12 +148,6 @@ void MetricsText::Add(const std::string& labels, double value, const char* suffi
   text_ += name_ + suffix + (labels.empty() ? "" : "{" + labels + "}") + " " + number + "\n";
 }
 
-std::string BoundLabel(size_t bucket) {
-  char bound[32] = "+Inf";
-  if (bucket < kLatencyBounds.size()) std::snprintf(bound, sizeof(bound), "%g", kLatencyBounds[bucket]);
-  return Label("le", bound);
-}
-
 std::string Label(const char* key, const std::string& value) {
   std::string escaped;
   for (const char c : value) {
@@ -132,16 +157,16 @@ std::string Label(const char* key, const std::string& value) {
   return std::string(key) + "=\"" + escaped + "\"";
 }
 
-void AppendVersions(const std::vector<CountedVersion>& versions, MetricsText* text) {
+void AppendVersions(const std::vector<CountedVersion>& versions, const Tiers& tiers, MetricsText* text) {
   text->Begin("rankhouse_embedding_lookups_total", "counter", "Batches looked up.");
   for (const CountedVersion& version : versions) {
     int64_t count = 0;
-    for (const int64_t lookups : version.totals.latencies) count += lookups;
+    for (const int64_t lookups : version.totals.times[kLookupTime].buckets) count += lookups;
     text->Add(version.labels, count);
   }
   AppendCounters(versions, text);
-  AppendHits(versions, text);
-  AppendLatencies(versions, text);
+  AppendHits(versions, tiers, text);
+  AppendTimes(versions, tiers, text);
   text->Begin("rankhouse_embedding_version_age_seconds", "gauge", "Time since the version was written.");
   for (const CountedVersion& version : versions) text->Add(version.labels, version.age_seconds);
 }

@@ -15,16 +15,24 @@
 namespace rankhouse::engine {
 
 // Of one table. Its order is that of kTableMetrics in metrics.cc.
-enum TableCounter { kIds, kUnknown, kUnique, kCached, kRemote, kDegraded, kNumTableCounters };
+enum TableCounter { kIds, kUnknown, kUnique, kOnDevice, kCached, kRemote, kDegraded, kNumTableCounters };
+
+// What is timed: whole lookups, and what they spend in each tier.
+enum Timed { kLookupTime, kDeviceTime, kMemoryTime, kCacheTime, kRedisTime, kNumTimed };
 
 // Upper bounds of the latency histogram's buckets, in seconds.
 constexpr std::array<double, 16> kLatencyBounds = {5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4,   1e-3,
                                                    2e-3, 5e-3, 1e-2,   2e-2, 5e-2, 1e-1,   2.5e-1, 1.0};
 
+template <typename Count>
+struct Histogram {
+  std::array<Count, kLatencyBounds.size() + 1> buckets{};  // the last is beyond all bounds
+  Count nanoseconds{0};                                    // of all together
+};
+
 struct VersionTotals {
   std::vector<std::array<int64_t, kNumTableCounters>> tables;
-  std::array<int64_t, kLatencyBounds.size() + 1> latencies;  // lookups by bucket; the last is beyond all bounds
-  int64_t nanoseconds = 0;                                   // of all lookups together
+  std::array<Histogram<int64_t>, kNumTimed> times;
 };
 
 // Any thread may call it.
@@ -36,7 +44,13 @@ class VersionMetrics {
     if (count == 0) return;
     mine().tables[table].counts[counter].fetch_add(count, std::memory_order_relaxed);
   }
-  void AddLookup(std::chrono::nanoseconds duration);
+  void AddTime(Timed what, std::chrono::nanoseconds duration);
+
+  // Whether a lookup that begins is one of those that stand for kSampleEvery in what is too dear to count each time.
+  bool IsSampled() {
+    return mine().num_begun.fetch_add(1, std::memory_order_relaxed) % kSampleEvery == kSampleEvery - 1;
+  }
+  static constexpr int64_t kSampleEvery = 256;
 
   VersionTotals totals() const;
 
@@ -48,8 +62,8 @@ class VersionMetrics {
   };
   struct alignas(64) Shard {
     std::vector<TableCounts> tables;
-    std::array<std::atomic<int64_t>, kLatencyBounds.size() + 1> latencies{};
-    std::atomic<int64_t> nanoseconds{0};
+    std::array<Histogram<std::atomic<int64_t>>, kNumTimed> times;
+    std::atomic<int64_t> num_begun{0};  // lookups
   };
 
   Shard& mine();
@@ -73,9 +87,6 @@ class MetricsText {
   std::string text_;
 };
 
-// The label of a histogram's bucket: its upper bound in seconds.
-std::string BoundLabel(size_t bucket);
-
 // key="value", the value escaped.
 std::string Label(const char* key, const std::string& value);
 
@@ -86,7 +97,11 @@ struct CountedVersion {
   VersionTotals totals;
   double age_seconds;
 };
-void AppendVersions(const std::vector<CountedVersion>& versions, MetricsText* text);
+struct Tiers {
+  bool has_device;
+  bool is_remote;  // rows lie in Redis, with a cache in front of it
+};
+void AppendVersions(const std::vector<CountedVersion>& versions, const Tiers& tiers, MetricsText* text);
 
 }  // namespace rankhouse::engine
 

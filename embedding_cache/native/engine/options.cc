@@ -23,13 +23,29 @@ int32_t Choice(const JsonObject& options, const char* key, const std::vector<std
   return otherwise;
 }
 
+void ParseDevice(const JsonObject& object, Options* options) {
+  if (!object.Has("device")) {
+    for (const char* key : {"device_cache_bytes", "device_cache_policy"}) {
+      object.Check(!object.Has(key), "'", key, "' would not be used: expected a GPU's number under 'device', too");
+    }
+    return;
+  }
+  const int64_t device = object.Integer("device", 0);
+  object.Check(device <= std::numeric_limits<int32_t>::max(), "'device' is ", device);
+  options->device = static_cast<int32_t>(device);
+  if (object.Has("device_cache_bytes")) options->device_cache_bytes = object.Integer("device_cache_bytes", 0);
+  // In the order of rh_cache_policy.
+  options->device_cache_policy = static_cast<cache::Policy>(Choice(object, "device_cache_policy", {"lru", "lfu"}, 0));
+}
+
 Options Parse(const std::string& json) {
   Options options;
   const std::string where = "the engine's options";
   const Json value = format::ParseObject(where, json);
-  const JsonObject object(value, where,
-                          {"num_threads", "memory", "out_of_range", "rows", "redis", "cache_bytes", "cache_policy",
-                           "if_tier_fails", "hot_rows"});
+  const JsonObject object(
+      value, where,
+      {"num_threads", "memory", "out_of_range", "rows", "redis", "cache_bytes", "cache_policy", "if_tier_fails",
+       "hot_rows", "if_warm_up_fails", "device", "device_cache_bytes", "device_cache_policy"});
   if (object.Has("num_threads")) {
     const int64_t num_threads = object.Integer("num_threads", 0);
     object.Check(num_threads <= std::numeric_limits<int32_t>::max(), "'num_threads' is ", num_threads);
@@ -51,6 +67,8 @@ Options Parse(const std::string& json) {
     options.hot_rows = object.Text("hot_rows");
     object.Check(!options.hot_rows.empty(), "'hot_rows' is empty: expected a folder");
   }
+  options.requires_warm_up = Choice(object, "if_warm_up_fails", {"open", "error"}, 0) == 1;
+  ParseDevice(object, &options);
   return options;
 }
 

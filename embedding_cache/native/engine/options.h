@@ -19,6 +19,12 @@ struct Options {
   MemoryKind memory = MemoryKind::kMap;
   int32_t out_of_range = RH_ERROR;  // an rh_out_of_range; RH_OOV_ROW stands for kUnknownRow
   std::string hot_rows;             // a folder; empty: what is hot is not kept
+  bool requires_warm_up = false;    // a version whose hot rows did not all come is not opened
+
+  // The GPU.
+  int32_t device = -1;  // its number; -1: none
+  int64_t device_cache_bytes = int64_t{1} << 30;
+  cache::Policy device_cache_policy = cache::Policy::kLru;
 
   // Rows in Redis.
   std::string redis;                       // its client's options, JSON; empty: rows are in local files

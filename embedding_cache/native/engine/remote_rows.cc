@@ -18,13 +18,6 @@ namespace {
 // Opening a version may wait longer than a lookup.
 constexpr std::chrono::seconds kOpenPatience{10};
 
-// A cache is not larger than for so many times the rows of the version, each with what a cache keeps beside it.
-constexpr int64_t kMostCopies = 4;
-constexpr int64_t kBytesBesideRow = 24;
-
-// A file's number has the bits of a cache's key that its rows leave.
-constexpr int64_t kMostFiles = int64_t{1} << (64 - kRowBits);
-
 // A file without rows, in memory: the bytes around the rows where they belong, and nothing between them.
 class SparseFile {
  public:
@@ -68,7 +61,7 @@ void RemoteTier::Check(const std::string& version, const std::string& manifest_s
 }
 
 std::shared_ptr<RemoteFile> RemoteTier::Open(const FileRecord& record, int64_t row_bytes, int64_t num_rows) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const std::lock_guard<std::mutex> opening(opening_);
   std::weak_ptr<RemoteFile>& known = files_[record.sha256];
   if (std::shared_ptr<RemoteFile> file = known.lock()) return file;
   // Numbers are not given again, as the cache may have rows of files that are closed.
@@ -80,31 +73,18 @@ std::shared_ptr<RemoteFile> RemoteTier::Open(const FileRecord& record, int64_t r
   return file;
 }
 
-std::shared_ptr<cache::RowCache> RemoteTier::CacheOf(int64_t row_bytes, const Manifest& manifest) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (caches_.empty()) {
-    std::map<int64_t, int64_t> num_rows;
-    double all = 0;
-    for (const TableRecord& table : manifest.tables) {
-      num_rows[table.row_bytes()] += table.num_rows;
-      all += static_cast<double>(table.num_rows * table.row_bytes());
-    }
-    for (const auto& [size, count] : num_rows) {
-      const auto share = static_cast<int64_t>(static_cast<double>(options_.cache_bytes) * (count * size / all));
-      const int64_t most = kMostCopies * count * (size + kBytesBesideRow);
-      caches_[size] = std::make_shared<cache::RowCache>(std::min(share, most), size, options_.policy);
-    }
-  }
-  std::shared_ptr<cache::RowCache>& cache = caches_[row_bytes];
-  if (cache == nullptr) cache = std::make_shared<cache::RowCache>(0, row_bytes, options_.policy);
-  return cache;
-}
+RemoteTier::RemoteTier(std::unique_ptr<RowTier> tier, const Options& options)
+    : tier_(std::move(tier)),
+      options_(options),
+      caches_(options.cache_bytes, [policy = options.policy](int64_t bytes, int64_t row_bytes) {
+        return std::make_shared<cache::RowCache>(bytes, row_bytes, policy);
+      }) {}
 
-void RemoteTier::Read(const std::vector<RowRequest>& requests, Deadline since) {
+std::optional<std::chrono::nanoseconds> RemoteTier::Read(const std::vector<RowRequest>& requests, Deadline since) {
   const Deadline begin = Now(), deadline = since + options_.deadline;
   if (begin >= deadline) {
     // Not the tier's failure: it is not asked.
-    if (options_.uses_default_row) return;
+    if (options_.uses_default_row) return std::nullopt;
     throw TierError(StrCat("rows that are not in the cache were not asked for: the ", options_.deadline.count(),
                            " ms that the tier may take were over before, for others of the same batch"));
   }
@@ -114,10 +94,7 @@ void RemoteTier::Read(const std::vector<RowRequest>& requests, Deadline since) {
     ++num_failures_;
     if (!options_.uses_default_row) throw;
   }
-  const std::chrono::nanoseconds duration = Now() - begin;
-  const double seconds = duration.count() * 1e-9;
-  ++latencies_[std::lower_bound(kLatencyBounds.begin(), kLatencyBounds.end(), seconds) - kLatencyBounds.begin()];
-  nanoseconds_ += duration.count();
+  return Now() - begin;
 }
 
 void RemoteTier::ReadRow(const RemoteFile& file, int64_t row, char* out) {
@@ -125,39 +102,18 @@ void RemoteTier::ReadRow(const RemoteFile& file, int64_t row, char* out) {
   tier_->Read({{&file.rows(), &row, 1, reinterpret_cast<std::byte*>(out), &arrived}}, Now() + kOpenPatience);
 }
 
-void RemoteTier::AppendMetrics(MetricsText* text) {
-  int64_t bytes = 0, num_evicted = 0;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    for (const auto& [size, cache] : caches_) {
-      bytes += cache->stats().bytes;
-      num_evicted += cache->stats().evicted;
-    }
-  }
-  text->Add(Label("tier", "cache"), static_cast<double>(bytes));  // of rankhouse_embedding_bytes
-  text->Begin("rankhouse_embedding_evictions_total", "counter", "Rows that made way for others in caches.");
-  text->Add("", static_cast<double>(num_evicted));
-  text->Begin("rankhouse_embedding_tier_failures_total", "counter", "Batches whose rows a tier did not give in time.");
-  text->Add(Label("tier", "redis"), static_cast<double>(num_failures_));
-  AppendLatencies(text);
-}
-
-void RemoteTier::AppendLatencies(MetricsText* text) const {
-  text->Begin("rankhouse_embedding_tier_seconds", "histogram",
-              "Time of a batch's read of a tier, all tables together.");
-  const std::string tier = Label("tier", "redis");
-  int64_t count = 0;
-  for (size_t bucket = 0; bucket < latencies_.size(); ++bucket) {
-    count += latencies_[bucket];
-    text->Add(tier + "," + BoundLabel(bucket), static_cast<double>(count), "_bucket");
-  }
-  text->Add(tier, static_cast<double>(nanoseconds_) * 1e-9, "_sum");
-  text->Add(tier, static_cast<double>(count), "_count");
+CacheTotals RemoteTier::cache_totals() {
+  CacheTotals totals;
+  caches_.ForEach([&](const cache::RowCache& cache) {
+    const cache::CacheStats stats = cache.stats();
+    totals.bytes += stats.bytes;
+    totals.num_evicted += stats.evicted;
+  });
+  return totals;
 }
 
 RemoteRows::RemoteRows(const TableRecord& table, std::vector<std::shared_ptr<RemoteFile>> files,
-                       std::shared_ptr<RemoteTier> tier, std::shared_ptr<cache::RowCache> cache,
-                       std::string default_row)
+                       std::shared_ptr<RemoteTier> tier, HostCaches::Slot cache, std::string default_row)
     : shape_(MemoryTable(table.type, table.dim)),
       row_bytes_(table.row_bytes()),
       tier_(std::move(tier)),
@@ -169,7 +125,8 @@ RemoteRows::RemoteRows(const TableRecord& table, std::vector<std::shared_ptr<Rem
 class RemoteLookup {
  public:
   // Finds what the cache has.
-  RemoteLookup(RemoteDemand* demand, Arena* arena) : demand_(*demand), rows_(*demand->rows) {
+  RemoteLookup(RemoteDemand* demand, Arena* arena)
+      : demand_(*demand), rows_(*demand->rows), cache_(rows_.cache_->get()) {
     int64_t capacity = 0;
     for (const Places& some : demand_.places) capacity += some.size;
     int64_t* places = arena->Take<int64_t>(capacity);
@@ -188,11 +145,14 @@ class RemoteLookup {
     if (rh_unique(places, n, unique_, inverse_, counts_, &num_unique_, &alone) != RH_OK) {
       throw Error(RH_INTERNAL, rh_last_error());
     }
+    if (demand_.num_ids != nullptr) CountIds(n);
     keys_ = arena->Take<uint64_t>(num_unique_);
-    for (int64_t i = 0; i < num_unique_; ++i) keys_[i] = KeyOf(unique_[i]);
+    for (int64_t i = 0; i < num_unique_; ++i) {
+      keys_[i] = KeyOf(rows_.files_[FileOf(unique_[i])]->number(), unique_[i]);
+    }
     found_ = arena->Take<std::byte>(num_unique_ * rows_.row_bytes_);
     missing_ = arena->Take<int32_t>(num_unique_);
-    num_missing_ = rows_.cache_->Find(keys_, num_unique_, found_, missing_);
+    num_missing_ = cache_->Find(keys_, num_unique_, found_, missing_);
     wanted_ = arena->Take<int64_t>(num_missing_);
     asked_keys_ = arena->Take<uint64_t>(num_missing_);
     arrived_ = arena->Take<bool>(num_missing_);
@@ -218,7 +178,7 @@ class RemoteLookup {
     for (int64_t i = 0; i < num_missing_; ++i) asked_keys_[i] = keys_[missing_[i]];
     for (int64_t begin = 0, end = 0; begin < num_missing_; begin = end + 1) {
       end = std::find(arrived_ + begin, arrived_ + num_missing_, false) - arrived_;
-      if (end > begin) rows_.cache_->Insert(asked_keys_ + begin, end - begin, came_ + begin * rows_.row_bytes_);
+      if (end > begin) cache_->Insert(asked_keys_ + begin, end - begin, came_ + begin * rows_.row_bytes_);
     }
   }
 
@@ -243,9 +203,10 @@ class RemoteLookup {
   }
 
  private:
-  // The cache's key of a row: versions that share the file share it.
-  uint64_t KeyOf(int64_t place) const {
-    return static_cast<uint64_t>(rows_.files_[FileOf(place)]->number()) << kRowBits | RowOf(place);
+  // Where a place stands for several ids.
+  void CountIds(int64_t n) {
+    std::fill_n(counts_, num_unique_, 0);
+    for (int64_t i = 0; i < n; ++i) counts_[inverse_[i]] += demand_.num_ids[i];
   }
 
   void Report() {
@@ -259,6 +220,7 @@ class RemoteLookup {
 
   RemoteDemand& demand_;
   const RemoteRows& rows_;
+  const std::shared_ptr<cache::RowCache> cache_;
   int64_t num_unique_ = 0, num_missing_ = 0;
   int64_t* unique_;       // [U] places
   int64_t* inverse_;      // of each id that has a place
@@ -272,7 +234,9 @@ class RemoteLookup {
   std::byte* came_;       // ... and what came
 };
 
-void LocateRemote(std::vector<RemoteDemand>* demands, Arena* arena, Deadline since) {
+RemoteTimes LocateRemote(std::vector<RemoteDemand>* demands, Arena* arena, Deadline since) {
+  RemoteTimes times;
+  const auto begin = std::chrono::steady_clock::now();
   std::vector<RemoteLookup> lookups;
   std::vector<RowRequest> requests;
   lookups.reserve(demands->size());
@@ -280,11 +244,12 @@ void LocateRemote(std::vector<RemoteDemand>* demands, Arena* arena, Deadline sin
     lookups.emplace_back(&demand, arena);
     lookups.back().Ask(&requests);
   }
+  times.cache = std::chrono::steady_clock::now() - begin;
   const auto keep = [&] {
     for (RemoteLookup& lookup : lookups) lookup.Keep();
   };
   try {
-    if (!requests.empty()) demands->front().rows->tier_->Read(requests, since);
+    if (!requests.empty()) times.tier = demands->front().rows->tier_->Read(requests, since);
   } catch (const TierError&) {
     // A batch that is too large for one deadline gets further each time it is tried.
     keep();
@@ -292,6 +257,7 @@ void LocateRemote(std::vector<RemoteDemand>* demands, Arena* arena, Deadline sin
   }
   keep();
   for (RemoteLookup& lookup : lookups) lookup.Take();
+  return times;
 }
 
 }  // namespace rankhouse::engine

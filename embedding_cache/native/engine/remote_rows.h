@@ -2,7 +2,6 @@
 #ifndef RANKHOUSE_ENGINE_REMOTE_ROWS_H_
 #define RANKHOUSE_ENGINE_REMOTE_ROWS_H_
 
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -10,11 +9,13 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "cache/row_cache.h"
 #include "engine/arena.h"
+#include "engine/divided_caches.h"
 #include "engine/manifest.h"
 #include "engine/metrics.h"
 #include "engine/row_file.h"
@@ -41,6 +42,8 @@ class RemoteFile {
   std::unique_ptr<RowFile> description_;
 };
 
+using HostCaches = DividedCaches<cache::RowCache>;
+
 // What remote tables share. Any thread may call it.
 class RemoteTier {
  public:
@@ -51,7 +54,7 @@ class RemoteTier {
     std::chrono::milliseconds deadline;
   };
 
-  RemoteTier(std::unique_ptr<RowTier> tier, const Options& options) : tier_(std::move(tier)), options_(options) {}
+  RemoteTier(std::unique_ptr<RowTier> tier, const Options& options);
 
   // Checks that a version is there. Throws TierError.
   void Check(const std::string& version, const std::string& manifest_sha256);
@@ -59,52 +62,50 @@ class RemoteTier {
   // Opens a file, or gives it if it is open.
   std::shared_ptr<RemoteFile> Open(const FileRecord& record, int64_t row_bytes, int64_t num_rows);
 
-  // The cache of rows of a size. The first version divides all bytes among its own sizes, in proportion to its rows.
-  std::shared_ptr<cache::RowCache> CacheOf(int64_t row_bytes, const Manifest& manifest);
+  // The caches of all tables together.
+  HostCaches& caches() { return caches_; }
 
-  // Reads what a lookup asks for; the time that it may take began at `since`. Where rows do not arrive, it throws
-  // TierError, unless default rows are to stand in.
-  void Read(const std::vector<RowRequest>& requests, Deadline since);
+  // Reads what a lookup asks for, and returns how long the tier took, if it was asked; the time that it may take began
+  // at `since`. Where rows do not arrive, it throws TierError, unless default rows are to stand in.
+  std::optional<std::chrono::nanoseconds> Read(const std::vector<RowRequest>& requests, Deadline since);
 
   // Reads one row into out, for a table that is being opened. Throws TierError.
   void ReadRow(const RemoteFile& file, int64_t row, char* out);
 
-  // What caches hold, and what the tier took.
-  void AppendMetrics(MetricsText* text);
+  CacheTotals cache_totals();
+  int64_t num_failures() const { return num_failures_; }
 
  private:
-  void AppendLatencies(MetricsText* text) const;
   static Deadline Now() { return std::chrono::steady_clock::now(); }
 
   const std::unique_ptr<RowTier> tier_;
   const Options options_;
-  std::array<std::atomic<int64_t>, kLatencyBounds.size() + 1> latencies_{};  // reads by bucket
-  std::atomic<int64_t> nanoseconds_{0};                                      // of all reads together
+  HostCaches caches_;
   std::atomic<int64_t> num_failures_{0};
-  std::mutex mutex_;                                            // guards what follows
-  std::map<std::string, std::weak_ptr<RemoteFile>> files_;      // by SHA-256
-  std::map<int64_t, std::shared_ptr<cache::RowCache>> caches_;  // by bytes of a row
+  std::mutex opening_;                                      // guards what follows; files are opened one after the other
+  std::map<std::string, std::weak_ptr<RemoteFile>> files_;  // by SHA-256
   int64_t next_number_ = 0;
 };
 
 struct RemoteDemand;
+struct RemoteTimes;
 
 // The rows of one table. Immutable but for the cache; any thread may read it.
 class RemoteRows {
  public:
   // files: the table's in their order. default_row: what stands in for a row of a tier that failed.
   RemoteRows(const TableRecord& table, std::vector<std::shared_ptr<RemoteFile>> files, std::shared_ptr<RemoteTier> tier,
-             std::shared_ptr<cache::RowCache> cache, std::string default_row);
+             HostCaches::Slot cache, std::string default_row);
 
  private:
   friend class RemoteLookup;
-  friend void LocateRemote(std::vector<RemoteDemand>* demands, Arena* arena, Deadline since);
+  friend RemoteTimes LocateRemote(std::vector<RemoteDemand>* demands, Arena* arena, Deadline since);
 
   const rh_table shape_;
   const int64_t row_bytes_;
   const std::shared_ptr<RemoteTier> tier_;  // outlives the files
   const std::vector<std::shared_ptr<RemoteFile>> files_;
-  const std::shared_ptr<cache::RowCache> cache_;
+  const HostCaches::Slot cache_;
   const std::string default_row_;
 };
 
@@ -115,11 +116,23 @@ struct RemoteDemand {
   std::vector<Places> places;  // overwritten by row numbers of `found`; kNoPlace stays
   rh_table found;              // in the arena
   SourceReport report;
+  const int64_t* num_ids = nullptr;  // that each place but kNoPlace stands for; NULL: one
+};
+
+// How long parts of a lookup took.
+struct RemoteTimes {
+  std::chrono::nanoseconds cache{0};
+  std::optional<std::chrono::nanoseconds> tier;  // none: it was not asked
+
+  void AddTo(VersionMetrics* metrics) const {
+    metrics->AddTime(kCacheTime, cache);
+    if (tier) metrics->AddTime(kRedisTime, *tier);
+  }
 };
 
 // Does all demands of a batch at once, all of one tier: it is asked one time, for what no cache has, and has time from
 // `since` on. Throws TierError, unless default rows are to stand in.
-void LocateRemote(std::vector<RemoteDemand>* demands, Arena* arena, Deadline since);
+RemoteTimes LocateRemote(std::vector<RemoteDemand>* demands, Arena* arena, Deadline since);
 
 }  // namespace rankhouse::engine
 

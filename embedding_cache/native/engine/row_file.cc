@@ -116,13 +116,21 @@ std::vector<int64_t> RowFile::ReadIds(const char* name) const {
 }
 
 std::shared_ptr<RowFile> RowFiles::Open(const std::string& store, const FileRecord& record) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  std::weak_ptr<RowFile>& known = files_[record.sha256];
-  if (std::shared_ptr<RowFile> file = known.lock()) return file;
+  const std::lock_guard<std::mutex> opening(opening_);
+  if (std::shared_ptr<RowFile> file = Find(record.sha256)) return file;
+  // Numbers are not given again, as a cache may have rows of files that are closed.
+  if (next_number_ == kMostFiles) throw Error(RH_INTERNAL, "this engine has opened 2^24 files: make a new one");
   const auto file = std::make_shared<RowFile>(SharedPath(store, record), record, next_number_++, kind_);
-  known = file;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  files_[record.sha256] = file;
   ++counters_.files_opened;
   return file;
+}
+
+std::shared_ptr<RowFile> RowFiles::Find(const std::string& sha256) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto known = files_.find(sha256);
+  return known != files_.end() ? known->second.lock() : nullptr;
 }
 
 int64_t RowFiles::bytes() {

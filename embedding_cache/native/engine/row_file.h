@@ -75,11 +75,14 @@ class RowFiles {
   int64_t bytes();
 
  private:
+  std::shared_ptr<RowFile> Find(const std::string& sha256);
+
   const MemoryKind kind_;
   FileCounters counters_;
-  std::mutex mutex_;                                     // guards what follows
+  std::mutex opening_;                                   // files are opened one after the other; taken before mutex_
+  int64_t next_number_ = 0;                              // guarded by opening_
+  std::mutex mutex_;                                     // guards files_; never held while a file is read
   std::map<std::string, std::weak_ptr<RowFile>> files_;  // by SHA-256
-  int64_t next_number_ = 0;
 };
 
 // Where a shared file lies in a store.

@@ -26,6 +26,13 @@ constexpr int64_t PlaceOf(int64_t file, int64_t row) { return file << kRowBits |
 constexpr int64_t FileOf(int64_t place) { return place >> kRowBits; }
 constexpr int64_t RowOf(int64_t place) { return place & ((int64_t{1} << kRowBits) - 1); }
 
+// The key of a row in caches, by the number of its file among all that the engine has opened: versions that share the
+// file share its cached rows.
+constexpr int64_t kMostFiles = int64_t{1} << (64 - kRowBits);
+constexpr uint64_t KeyOf(int64_t file_number, int64_t place) {
+  return static_cast<uint64_t>(file_number) << kRowBits | static_cast<uint64_t>(RowOf(place));
+}
+
 // Some of a batch's ids that point into one table: those of one of its features.
 struct Places {
   int64_t* data;
@@ -34,13 +41,14 @@ struct Places {
 
 // What a source did for one batch.
 struct SourceReport {
-  int64_t num_unique = 0;   // places asked for, each once; 0 where nobody counted
-  int64_t num_cached = 0;   // ids of places that a cache had
-  int64_t num_remote = 0;   // ids of places that a tier gave
-  int64_t num_default = 0;  // ids for whose row the default one stood in, as a tier had failed
+  int64_t num_unique = 0;     // places asked for, each once; 0 where nobody counted
+  int64_t num_cached = 0;     // ids of places that a cache had
+  int64_t num_remote = 0;     // ids of places that a tier gave
+  int64_t num_default = 0;    // ids for whose row the default one stood in, as a tier had failed
+  int64_t num_on_device = 0;  // ids of places that the GPU's cache had
 
   // Pages of these rows that are not in memory, as far as is known, and that the caller asks for (asked_pages.h).
-  std::vector<const char*> pages;
+  std::vector<const char*> pages = {};
 };
 
 // Immutable but for its caches; any thread may call it.

@@ -151,6 +151,7 @@ Table OpenTable(const std::string& store, const TableRecord& record, const Optio
   Table table = {};
   table.record = record;
   table.index = indices->Open(record, own, files->counters());
+  for (const std::shared_ptr<RowFile>& file : own) table.file_numbers.push_back(file->number());
   table.out_of_range = PolicyOf(record, options);
   table.is_direct = own.size() == 1;
   table.direct = MemoryTable(record.type, record.dim);
@@ -185,11 +186,12 @@ Table OpenRemoteTable(const Manifest& manifest, const TableRecord& record, const
   Table table = {};
   table.record = record;
   table.index = indices->Open(record, descriptions, counters);
+  for (const std::shared_ptr<RemoteFile>& file : files) table.file_numbers.push_back(file->number());
   table.out_of_range = PolicyOf(record, options);
   table.direct = MemoryTable(record.type, record.dim);
   std::string default_row = DefaultRow(table, options, files, tier.get());
   table.remote = std::make_shared<const RemoteRows>(
-      record, std::move(files), tier, tier->CacheOf(record.row_bytes(), manifest), std::move(default_row));
+      record, std::move(files), tier, tier->caches().Of(record.row_bytes(), manifest), std::move(default_row));
   return table;
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cache/hot_table.h"
+#include "engine/device_tier.h"
 #include "engine/manifest.h"
 #include "engine/options.h"
 #include "engine/remote_rows.h"
@@ -43,6 +44,8 @@ struct Table {
   std::shared_ptr<const RowIndex> index;
   std::shared_ptr<const RowSource> source;   // where the rows are in memory
   std::shared_ptr<const RemoteRows> remote;  // where they lie in a tier
+  std::vector<int64_t> file_numbers;         // of its files, in caches' keys
+  DeviceCaches::Slot device_cache;           // NULL: the engine has no GPU
   int32_t out_of_range;                      // an rh_out_of_range; RH_OOV_ROW stands for kUnknownRow
 
   // Where `is_direct`, ids are rows of `direct` as they are, and it says what becomes of those that are none. So it is

@@ -39,11 +39,12 @@ std::string Described(const std::string& store, const std::string& folder, const
 }  // namespace
 
 Version::Version(const std::string& store, const std::string& folder, const std::string& name, Manifest manifest,
-                 std::vector<Table> tables, const Options& options)
+                 std::vector<Table> tables, const Options& options, std::shared_ptr<DeviceTier> device)
     : name_(name),
       manifest_(std::move(manifest)),
       tables_(std::move(tables)),
       options_(options),
+      device_(std::move(device)),
       json_(Described(store, folder, name, manifest_, tables_)),
       metrics_(static_cast<int64_t>(tables_.size())) {
   for (const FeatureRecord& feature : manifest_.features) {

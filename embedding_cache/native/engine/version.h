@@ -18,14 +18,15 @@ namespace rankhouse::engine {
 // Immutable but for its counters; any thread may call it.
 class Version {
  public:
-  // `folder` is the version's, in the store.
+  // `folder` is the version's, in the store. `device`: NULL where the engine has no GPU.
   Version(const std::string& store, const std::string& folder, const std::string& name, Manifest manifest,
-          std::vector<Table> tables, const Options& options);
+          std::vector<Table> tables, const Options& options, std::shared_ptr<DeviceTier> device);
 
   const std::string& name() const { return name_; }
   const Manifest& manifest() const { return manifest_; }
   const std::vector<Table>& tables() const { return tables_; }
   const Options& options() const { return options_; }
+  DeviceTier* device() const { return device_.get(); }
   const std::string& json() const { return json_; }
   VersionMetrics& metrics() const { return metrics_; }
 
@@ -42,6 +43,7 @@ class Version {
   const Manifest manifest_;
   const std::vector<Table> tables_;
   const Options options_;
+  const std::shared_ptr<DeviceTier> device_;
   const std::string json_;
   mutable VersionMetrics metrics_;
   std::vector<int32_t> feature_tables_;
@@ -50,11 +52,13 @@ class Version {
   bool is_direct_ = true;
 };
 
-// rh_engine_lookup, rh_engine_lookup_matrix and rh_engine_gather. They throw Error.
+// rh_engine_lookup, rh_engine_lookup_matrix, rh_engine_lookup_cuda and rh_engine_gather. They throw Error.
 void LookUp(const Version& version, const rh_engine_batch& batch, const rh_feature_rows* out, rh_engine_answer* answer,
             const rh_executor* executor);
 void LookUpMatrix(const Version& version, const rh_engine_batch& batch, float* out, int64_t stride,
                   rh_engine_answer* answer, const rh_executor* executor);
+void LookUpCuda(const Version& version, const rh_engine_batch& batch, const rh_feature_rows* out,
+                rh_engine_answer* answer, const rh_executor* executor, void* stream);
 void Gather(const Version& version, int32_t table, const int64_t* ids, int64_t n, float* out, rh_engine_answer* answer,
             const rh_executor* executor);
 

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "engine/arena.h"
 #include "engine/remote_rows.h"
@@ -12,8 +13,7 @@
 namespace rankhouse::engine {
 namespace {
 
-// As many as a lookup of middling size has, so that a tier gives them by its deadline.
-constexpr int64_t kRowsAtOnce = 2048;
+constexpr int32_t kMostFailures = 8;
 
 // Calls visit(page) for each page that rows lie on. `rows` are numbers of the table's rows.
 template <typename Visit>
@@ -29,14 +29,23 @@ void ForPages(const rh_table& table, const int64_t* rows, int64_t n, Visit visit
   }
 }
 
-// Reads the rows of places, all at once.
-void WarmSome(const Table& table, std::vector<int64_t> places) {
+// Reads the rows of places from a tier into its cache. Returns how many did not come.
+int64_t WarmRemote(const RemoteRows& rows, std::vector<int64_t> places) {
   const ThreadArena arena;
   const int64_t n = static_cast<int64_t>(places.size());
-  if (table.remote != nullptr) {
-    std::vector<RemoteDemand> demands = {{table.remote.get(), 0, {{places.data(), n}}, {}, {}}};
-    return LocateRemote(&demands, arena.get(), std::chrono::steady_clock::now());
+  std::vector<RemoteDemand> demands = {{&rows, 0, {{places.data(), n}}, {}, {}}};
+  try {
+    LocateRemote(&demands, arena.get(), std::chrono::steady_clock::now());
+  } catch (const TierError&) {
+    return n;  // some may have come; they are in the cache
   }
+  return demands[0].report.num_default;
+}
+
+// Reads the rows of places, all at once.
+void WarmMapped(const Table& table, std::vector<int64_t> places) {
+  const ThreadArena arena;
+  const int64_t n = static_cast<int64_t>(places.size());
   std::sort(places.begin(), places.end());  // so that the disk is read in one direction
   SourceReport report;
   const rh_table located = table.source->Locate({{places.data(), n}}, arena.get(), &report);
@@ -48,20 +57,33 @@ void WarmSome(const Table& table, std::vector<int64_t> places) {
 
 }  // namespace
 
-int64_t Warm(const Table& table, const std::vector<cache::HotRow>& hot, const std::vector<bool>& is_new_file) {
+std::vector<int64_t> HotPlaces(const Table& table, const std::vector<cache::HotRow>& hot,
+                               const std::vector<bool>& is_new_file) {
   std::vector<int64_t> places;
   for (const cache::HotRow& row : hot) {
     if (row.id < 0 || row.id >= table.record.num_rows) continue;  // of another version, or never one
     const int64_t place = table.index->Place(row.id);
     if (place != kNoPlace && is_new_file[FileOf(place)]) places.push_back(place);
   }
-  // The hottest come last, so that they stay where a cache has no room for all.
   std::reverse(places.begin(), places.end());
+  return places;
+}
+
+void Warm(const Table& table, const std::vector<int64_t>& places, WarmReport* report) {
   const int64_t n = static_cast<int64_t>(places.size());
-  for (int64_t begin = 0; begin < n; begin += kRowsAtOnce) {
-    WarmSome(table, {places.begin() + begin, places.begin() + std::min(n, begin + kRowsAtOnce)});
+  for (int64_t begin = 0; begin < n; begin += kWarmedAtOnce) {
+    std::vector<int64_t> some(places.begin() + begin, places.begin() + std::min(n, begin + kWarmedAtOnce));
+    const int64_t size = static_cast<int64_t>(some.size());
+    int64_t num_missed = 0;
+    if (table.remote == nullptr) {
+      WarmMapped(table, std::move(some));
+    } else {
+      num_missed = report->num_failures < kMostFailures ? WarmRemote(*table.remote, std::move(some)) : size;
+    }
+    report->num_warmed += size - num_missed;
+    report->num_missed += num_missed;
+    report->num_failures += num_missed > 0;
   }
-  return n;
 }
 
 }  // namespace rankhouse::engine

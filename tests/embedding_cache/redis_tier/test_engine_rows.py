@@ -110,10 +110,10 @@ def test_the_cache_is_asked_first_and_versions_share_it(chain: VersionStore, bar
     with engine.open(bare, names[0]) as first, engine.open(bare, names[1]) as second:
         batch = random_batch(chain.open(names[0]), 50)
         first.lookup(*batch)
-        remote = stat(engine, "tier_seconds_count")
+        remote = stat(engine, "tier_seconds_count", 'tier="redis"')
         assert remote > 0
         first.lookup(*batch)
-        assert stat(engine, "tier_seconds_count") == remote, "all of it was there"
+        assert stat(engine, "tier_seconds_count", 'tier="redis"') == remote, "all of it was there"
         second.lookup(*batch)
         cached = stat(engine, "hits_total", names[1], 'tier="cache"')
         assert cached > 0.5 * len(batch[0]), "only what the delta changed is new"
@@ -192,6 +192,7 @@ def test_a_store_without_the_version_is_refused(bare: Path, new: New) -> None:
         ({"rows": "redis", "redis": {"url": "redis://localhost", "hedge": 1}}, "did you mean 'hedge_ms'"),
         ({"rows": "elsewhere"}, "expected one of 'local', 'redis'"),
         ({"cache_bytes": -1}, "'cache_bytes' is -1"),
+        ({"if_warm_up_fails": "retry"}, "'if_warm_up_fails' is 'retry': expected one of 'open', 'error'"),
     ],
 )
 def test_options_that_cannot_be_are_refused(options: dict[str, Any], message: str) -> None:
@@ -215,3 +216,43 @@ def test_hot_rows_are_in_the_cache_before_a_version_is_open(
         hits = {key: count for key, count in engine.stats().items() if key.startswith("rankhouse_embedding_hits_total")}
         assert sum(count for key, count in hits.items() if 'tier="redis"' in key) < 0.05 * len(batch[0])
         assert sum(count for key, count in hits.items() if 'tier="cache"' in key) > 0.8 * len(batch[0])
+
+
+def test_a_warm_up_that_the_tier_fails_is_partial_or_an_error(
+    chain: VersionStore, bare: Path, new: New, cluster: Cluster, tmp_path: Path
+) -> None:
+    opened, folder = chain.open(), str(tmp_path / "hot")
+    batch = random_batch(opened, 50)
+    engine = new(hot_rows=folder)
+    with engine.open(bare) as version:
+        for _ in range(1500):
+            version.lookup(*batch)
+    del engine
+    rows = f"rh:{opened.tables[0].segments[0].sha256[:32]}:0"
+    cluster.admin(rows, "DEL", rows)
+    engine = new(hot_rows=folder)
+    with engine.open(bare) as version:
+        assert stat(engine, "warm_up_missed_rows_total") > 0
+        assert stat(engine, "warmed_rows_total") > 0, "other tables' rows came"
+        with pytest.raises(TierError, match="does not have"):
+            version.lookup(*batch)
+    with pytest.raises(TierError, match=r"hot rows of model 'dlrm' did not come .*'if_warm_up_fails' is 'error'"):
+        new(hot_rows=folder, if_warm_up_fails="error").open(bare)
+
+
+def test_rows_of_a_size_that_comes_later_are_cached_too(
+    chain: VersionStore, new: New, connect: Connect, tmp_path: Path
+) -> None:
+    """Memory is divided anew: what was there is read once more, and both models find their rows again."""
+    engine, first = new(), chain.open()
+    other = write_random(VersionStore(tmp_path / "wide"), tmp_path / "parts", tables=[("A", 300, 33, "float32")])
+    for version in (first, other):
+        push_version(version, connect(user="writer"))
+    with engine.open(first.store, first.name) as narrow, engine.open(other.store, other.name) as wide:
+        for served, version in ((narrow, first), (wide, other), (narrow, first)):
+            batch = random_batch(version, 50)
+            truth = served.lookup(*batch).tobytes()
+            remote = stat(engine, "tier_seconds_count", 'tier="redis"')
+            assert served.lookup(*batch).tobytes() == truth
+            assert stat(engine, "tier_seconds_count", 'tier="redis"') == remote
+        assert stat(engine, "bytes", 'tier="cache"') <= 2**30

@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-#define RH_ENGINE_ABI_VERSION 2
+#define RH_ENGINE_ABI_VERSION 3
 
 // Beside those of rh_status.
 typedef enum rh_engine_status {
@@ -42,15 +42,22 @@ typedef struct rh_engine_version rh_engine_version;
 //   "rows"          where rows are: "local" (default): in the store's files; "redis": where `rankhouse version push`
 //                   has brought them. The store then needs manifests and what lies beside them, but no rows
 //   "redis"         an object: how Redis is reached, as in rankhouse/redis.h; its deadline_ms is a lookup's
-//   "cache_bytes"   memory for rows that came from Redis, for all versions together; 2^30. The first version that is
-//                   opened divides it among rows of its sizes; rows of other sizes that come later are not cached
+//   "cache_bytes"   memory for rows that came from Redis, for all versions together; 2^30. It is divided among rows of
+//                   all sizes; where a version brings a size that none had before, it is divided anew, and caches whose
+//                   share changes begin empty
 //   "cache_policy"  which rows make way in it: those not used for the longest ("lru", default), or the least ("lfu")
 //   "if_tier_fails" what becomes of a lookup whose rows Redis does not give by the deadline: "error" (default), or
 //                   "default_row": the unknown value's row where out_of_range is "unknown_row", else zeros, stands in
 //                   for what did not arrive, and the answer is marked degraded. It is never cached
+//   "device"        the number of a GPU, for rh_engine_lookup_cuda; it keeps rows there. Default: none
+//   "device_cache_bytes" memory for them on the GPU, for all versions together; 2^30. Divided as cache_bytes is
+//   "device_cache_policy" which of them make way: "lru" (default) or "lfu"
 //   "hot_rows"      a folder, in which a file for each model keeps the ids that are looked up most: read here, written
 //                   every minute and by rh_engine_destroy. A version that is opened has its hot rows in memory before
 //                   rh_engine_open returns. Default: nothing is kept
+//   "if_warm_up_fails" what becomes of an opening whose hot rows Redis does not give in time: "open" (default): the
+//                   version is opened, and rows that are missing are counted and read when a lookup needs them; or
+//                   "error"
 RH_API int rh_engine_create(const char* options, rh_engine** engine);
 RH_API void rh_engine_destroy(rh_engine* engine);  // NULL is allowed. Open versions stay usable until they are closed
 
@@ -74,6 +81,9 @@ RH_API int rh_engine_version_json(const rh_engine_version* version, const char**
 
 // Bags of ids for all of a version's features, in their order: bag (f, b) at [f * B + b]. One of offsets, lengths and
 // hotness says where bags begin. lengths are fastest where they are all 1, and checked in any case.
+// Where arrays lie.
+typedef enum rh_memory { RH_HOST_MEMORY = 0, RH_DEVICE_MEMORY = 1 } rh_memory;
+
 typedef struct rh_engine_batch {
   const void* ids;           // [N] of id_type, feature-major
   const int64_t* offsets;    // [F * B + 1] bag i holds ids[offsets[i]] to ids[offsets[i + 1] - 1]; or NULL
@@ -84,6 +94,8 @@ typedef struct rh_engine_batch {
   int64_t num_ids;           // N
   int64_t batch_size;        // B
   int32_t id_type;           // an rh_id_type
+  int32_t memory;  // an rh_memory: that of ids, offsets, lengths and weights; combiners and hotness lie in the host's.
+                   // RH_DEVICE_MEMORY is for rh_engine_lookup_cuda alone
   // When the work began that this lookup is a part of, in nanoseconds of CLOCK_MONOTONIC; 0: now. The deadline of
   // "redis" counts from there, so that lookups can share one: after it, rows come from the cache or not at all.
   int64_t started_ns;
@@ -105,12 +117,23 @@ RH_API int rh_engine_lookup(rh_engine_version* version, const rh_engine_batch* b
 RH_API int rh_engine_lookup_matrix(rh_engine_version* version, const rh_engine_batch* batch, float* out, int64_t stride,
                                    rh_engine_answer* answer, const rh_executor* executor);
 
+// As rh_engine_lookup, on the GPU that the engine was told of: out [F] are device pointers, and stream is a
+// cudaStream_t of that GPU. The same bits as on the CPU, also where the batch needs more rows than the GPU's cache
+// holds. Ids are resolved on the host: those in device memory are copied there first, which waits for the stream. Rows
+// that the GPU's cache lacks are read on the host, from where rh_engine_lookup reads them; the call waits for the
+// stream once for each size of rows, to learn which these are, and not for the pooling. What it takes from the host's
+// arrays has been read when it returns; arrays in device memory are the call's until the stream has passed it.
+// RH_UNSUPPORTED where the engine has no GPU.
+RH_API int rh_engine_lookup_cuda(rh_engine_version* version, const rh_engine_batch* batch, const rh_feature_rows* out,
+                                 rh_engine_answer* answer, const rh_executor* executor, void* stream);
+
 // Rows of one table by ids [n], not pooled: out [n, D]. table: its number in the JSON above. answer may be NULL.
 RH_API int rh_engine_gather(rh_engine_version* version, int32_t table, const int64_t* ids, int64_t n, float* out,
                             rh_engine_answer* answer, const rh_executor* executor);
 
 // Writes the counters of the engine and its open versions as Prometheus' text, followed by a zero byte, if `capacity`
-// bytes are enough for it; size: how many are needed. text may be NULL where capacity is 0.
+// bytes are enough for it, else the zero byte alone; size: how many are needed. The text may grow from one call to the
+// next: call again until size <= capacity. text may be NULL where capacity is 0.
 RH_API int rh_engine_metrics(rh_engine* engine, char* text, int64_t capacity, int64_t* size);
 
 #ifdef __cplusplus

@@ -94,6 +94,8 @@ typedef struct rh_row_fetch {
   void* context;      // handed to read
   void* host_memory;  // host [host_bytes], the call's own until the stream has passed it; pinned memory is fastest
   int64_t host_bytes;
+  const int32_t* is_complete;  // NULL, or what read sets to 0 where a row only stands in for the right one: nothing
+                               // that it read is inserted then
 } rh_row_fetch;
 
 // Every row comes out whatever the cache holds and however small it is, so a lookup over `rows` has the same bits every

@@ -41,7 +41,7 @@ class Fetch(ctypes.Structure):
 
     _fields_: ClassVar = [
         *(("keys", _POINTER), ("n", _INT64), ("rows", _POINTER), ("read", READ_ROWS), ("context", _POINTER)),
-        *(("host_memory", _POINTER), ("host_bytes", _INT64)),
+        *(("host_memory", _POINTER), ("host_bytes", _INT64), ("is_complete", _POINTER)),
     ]
 
 

@@ -1,0 +1,52 @@
+"""Arrays that lie in a GPU's memory, by the interface that PyTorch, CuPy, Numba and JAX have in common.
+
+https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html, version 3.
+"""
+
+import ctypes
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rankhouse.embedding_cache.errors import BatchError
+
+
+def lie_on_device(arrays: Mapping[str, Any]) -> bool:
+    """Returns whether arrays lie on a GPU, rather than on the host. None is no array.
+
+    Raises:
+        BatchError: Some do, others do not.
+    """
+    places = {name: hasattr(array, "__cuda_array_interface__") for name, array in arrays.items() if array is not None}
+    if len(set(places.values())) > 1:
+        there = " and ".join(name for name, on_device in places.items() if on_device)
+        here = " and ".join(name for name, on_device in places.items() if not on_device)
+        raise BatchError(f"{there} lies on a GPU, {here} on the host; expected all arrays of a batch in one place")
+    return any(places.values())
+
+
+def device_view(value: Any, name: str) -> npt.NDArray[Any]:
+    """Describes an array on a GPU by one of NumPy at the same address, so that it can be handed to the C interface.
+
+    Its address, dtype and shape are good, but nobody on the host may read its elements. It does not keep `value`.
+
+    Raises:
+        BatchError: It is none, or its elements do not lie one after the other.
+    """
+    if not hasattr(value, "__cuda_array_interface__"):
+        raise BatchError(
+            f"{name} is a {type(value).__name__}; expected an array on a GPU, with __cuda_array_interface__"
+        )
+    interface = value.__cuda_array_interface__
+    shape, dtype = tuple(interface["shape"]), np.dtype(interface["typestr"])
+    num_bytes = int(np.prod(shape)) * dtype.itemsize
+    if not num_bytes:
+        return np.empty(shape, dtype)
+    memory = (ctypes.c_char * num_bytes).from_address(interface["data"][0])
+    view: npt.NDArray[Any] = np.ndarray(shape, dtype, buffer=memoryview(memory))
+    strides = interface.get("strides")
+    if strides is not None and tuple(strides) != view.strides:
+        raise BatchError(f"{name} has strides {list(strides)}; expected its elements one after the other")
+    return view
