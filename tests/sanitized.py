@@ -21,7 +21,10 @@ _OPTIONS = {
 
 @dataclass(frozen=True)
 class SanitizedLibraries:
-    """The libraries of the kernels and the engine, built with sanitizers; what these find ends a program."""
+    """The libraries of the kernels and the engine, built with sanitizers; what these find ends a program.
+
+    Those with AddressSanitizer have the CUDA operations, emulated.
+    """
 
     folder: Path
     sanitizers: str
@@ -36,9 +39,17 @@ class SanitizedLibraries:
         configure = [cmake, "-S", ROOT, "-B", folder, f"-DPython_EXECUTABLE={sys.executable}", *definitions]
         subprocess.run(configure, check=True, timeout=120, capture_output=True)
         build = [cmake, "--build", folder, "--target", "rankhouse_engine", "--parallel", "2"]
-        output = subprocess.run(build, timeout=800, capture_output=True, text=True, check=False)
+        output = subprocess.run(build, timeout=1200, capture_output=True, text=True, check=False)
         assert output.returncode == 0, output.stdout[-4000:] + output.stderr[-4000:]
         return cls(folder, sanitizers)
+
+    @property
+    def kernels(self) -> Path:
+        return self.folder / "librankhouse_kernels.so"
+
+    @property
+    def engine(self) -> Path:
+        return self.folder / "embedding_cache/librankhouse_engine.so"
 
     def program(self, sources: list[Path], folder: Path) -> Path:
         """Compiles C, or C++, with all that the libraries export."""
@@ -46,9 +57,8 @@ class SanitizedLibraries:
         language = ["cc", "-std=c11"] if sources[0].suffix == ".c" else ["c++", "-std=c++17"]
         strict = ["-Wall", "-Wextra", "-Werror", "-pedantic", *_INCLUDES]
         checked = [f"-fsanitize={self.sanitizers}", "-fno-sanitize-recover=all", "-g1", "-O1"]
-        engine = self.folder / "embedding_cache/librankhouse_engine.so"
-        linked = [engine, self.folder / "librankhouse_kernels.so", "-lm", "-lpthread"]
-        found_by = f"-Wl,-rpath,{self.folder}:{engine.parent}"
+        linked = [self.engine, self.kernels, "-lm", "-lpthread"]
+        found_by = f"-Wl,-rpath,{self.kernels.parent}:{self.engine.parent}"
         command = [*language, *strict, *checked, *sources, "-o", program, *linked, found_by]
         subprocess.run(command, check=True, timeout=300)
         return program

@@ -1,38 +1,14 @@
-"""Libraries of CUDA operations compiled for the host, and runs of GPU tests over them; see cuda_emulation/."""
+"""Runs of GPU tests over libraries whose CUDA operations are compiled for the host; see cuda_emulation/."""
 
 import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.kernels.device_memory import EMULATED_LIBRARY
 
 ROOT = Path(__file__).parents[2]
-SANITIZERS = "-fsanitize=address,undefined"
-FLAGS = [
-    *("-std=c++17", "-O1", "-g1", "-fPIC", "-ffp-contract=off", SANITIZERS, "-fno-sanitize-recover=undefined"),
-    *("-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"),
-    *(f"-I{ROOT / path}" for path in ("tests/kernels/cuda_emulation", "kernels", "kernels/include")),
-]
-
-
-def build(folder: Path, sources: Sequence[Path], include_folders: Sequence[Path] = ()) -> Path:
-    """Compiles the sources into a library in the folder, and returns its path."""
-    includes = [f"-I{path}" for path in include_folders]
-
-    def compile_one(source: Path) -> str:
-        compiled = str(folder / f"{source.name}.o")
-        command = ["g++", *FLAGS, *includes, "-x", "c++", "-c", str(source), "-o", compiled]
-        subprocess.run(command, check=True, timeout=400)
-        return compiled
-
-    with ThreadPoolExecutor(2) as pool:
-        compiled = list(pool.map(compile_one, sources))
-    library = folder / "emulated.so"
-    subprocess.run(["g++", "-shared", SANITIZERS, *compiled, "-o", str(library)], check=True, timeout=100)
-    return library
 
 
 def path_of(library: str) -> str:

@@ -7,10 +7,15 @@ speed need a GPU. See cuda_emulation/cuda_runtime.h.
 
 from pathlib import Path
 
-from tests.kernels.emulated_cuda import ROOT, build, run_gpu_tests
+import pytest
+
+from tests.kernels.emulated_cuda import run_gpu_tests
+from tests.sanitized import SANITIZERS, SanitizedLibraries
 
 
-def test_the_cuda_operations_pass_their_tests_in_emulation(tmp_path: Path) -> None:
-    library = build(tmp_path, [*(ROOT / "kernels/core").glob("*.cc"), *(ROOT / "kernels/cuda").glob("*.cu")])
-    tests = (ROOT / "tests/kernels").glob("test_cuda*.py")
-    run_gpu_tests(library, [path for path in tests if path != Path(__file__)])
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("sanitized", SANITIZERS[:1], indirect=True)
+def test_the_cuda_operations_pass_their_tests_in_emulation(sanitized: SanitizedLibraries) -> None:
+    here = Path(__file__)
+    tests = [path for path in here.parent.glob("test_cuda*.py") if path != here]
+    run_gpu_tests(sanitized.kernels, tests)

@@ -11,7 +11,7 @@ from tests.sanitized import SanitizedLibraries, run
 HERE = Path(__file__).parent
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1500)
 def test_nothing_is_found_in_c_programs_and_random_calls(sanitized: SanitizedLibraries, tmp_path: Path) -> None:
     for source in sorted(HERE.glob("*.c")):
         run(sanitized.program([source], tmp_path))

@@ -4,13 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.kernels.emulated_cuda import ROOT, run_gpu_tests
-from tests.sanitized import SanitizedLibraries
+from tests.kernels.emulated_cuda import run_gpu_tests
+from tests.sanitized import ROOT, SANITIZERS, SanitizedLibraries
 
 
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize("sanitized", ["address,undefined"], indirect=True)
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("sanitized", SANITIZERS[:1], indirect=True)
 def test_lookups_pass_their_tests_in_emulation(sanitized: SanitizedLibraries) -> None:
-    engine = sanitized.folder / "embedding_cache/librankhouse_engine.so"
     redis = ROOT / "tests/embedding_cache/redis_tier/test_device_rows_cuda.py"
-    run_gpu_tests(engine, [Path(__file__).with_name("test_device_lookup_cuda.py"), redis])
+    run_gpu_tests(sanitized.engine, [Path(__file__).with_name("test_device_lookup_cuda.py"), redis])

@@ -13,7 +13,7 @@ STORES = ROOT / "tests/embedding_cache/format"
 PROGRAMS = {"engine.c": (), "stress_engine.cc": ("200",)}
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1500)
 @pytest.mark.parametrize("source", PROGRAMS)
 def test_nothing_is_found(sanitized: SanitizedLibraries, tmp_path: Path, source: str) -> None:
     run(sanitized.program([HERE / source], tmp_path), STORES, *PROGRAMS[source])

@@ -20,7 +20,7 @@ STORES = ROOT / "tests/embedding_cache/format"
 # What of the other folders the transform's sources need.
 NEEDED = ("core/status.cc", "cpu/memory.cc", "cpu/parallel.cc", "cpu/scratch.cc")
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1500)
 
 
 def fuzzer(folder: Path) -> Path:

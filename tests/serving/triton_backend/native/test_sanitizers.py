@@ -13,7 +13,7 @@ HERE = Path(__file__).parent
 SOURCES = [HERE / "drive_backend.cc", HERE / "stub_server.cc", *(ROOT / "serving/triton_backend").glob("*.cc")]
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1500)
 def test_nothing_is_found(sanitized: SanitizedLibraries, tmp_path: Path) -> None:
     version = write_version(tmp_path / "store")
     library = dense_step(version, backends=None).parameters["onnxruntime"]
