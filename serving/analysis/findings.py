@@ -273,7 +273,8 @@ def _find_calibration(arms: Arms, metric: MetricSpec, levels: Levels) -> Finding
 
 
 def _log(estimate: Estimate) -> Estimate:
-    return Estimate(math.log(estimate.value), estimate.variance / estimate.value**2)
+    value = max(estimate.value, 1e-9)  # An AUC may be 0.
+    return Estimate(math.log(value), estimate.variance / value**2)
 
 
 def _wanted(metric: MetricSpec) -> str:

@@ -79,6 +79,7 @@ class Outcomes:
         Needs a positive one.
         """
         total, squares, products = (float(value) for value in self._arrays["score_sums"])
+        total = max(total, 1e-9)  # Scores may all be 0.
         ones = np.repeat([0.0, 1.0], NUM_SCORE_CELLS)
         positives_squared = float(ones @ self._arrays["pairs"] @ ones)
         num = self.num_positives

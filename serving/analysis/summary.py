@@ -186,6 +186,8 @@ class Summary:
         for own, arrays in pairs:
             for name, array in arrays.items():
                 own[name] -= array
+                if own[name].dtype == np.float64 and name != "rank_correlations":
+                    np.maximum(own[name], 0.0, out=own[name])  # What is left of rounding is no less than nothing.
                 if own[name].dtype == np.int64 and own[name].min(initial=0) < 0:
                     raise SummaryError(f"{name} was more before than after: it is no earlier state of this summary")
         return later

@@ -62,6 +62,11 @@ def unpack(content: bytes) -> tuple[tuple[str, ...], Arrays, dict[str, Arrays]]:
             raise SummaryError(f"a summary's {name} hold a number that cannot be counted; it is damaged")
         array[...] = values
         rest = rest[array.nbytes :]
+    for name in ("missing", "missing_shares", "ids"):
+        if arrays[name][0] > arrays[name][1]:
+            raise SummaryError(
+                f"of a summary's {name}, {arrays[name][0]} are counted of {arrays[name][1]}; it is damaged"
+            )
     return tuple(packed.features), arrays, events
 
 

@@ -179,6 +179,15 @@ def test_absolute_limits_of_outcomes(stable: Summary) -> None:
     assert [metric.outcome for metric in verdict.metrics] == ["fail", "fail"]
 
 
+def test_scores_in_the_wrong_order_of_all_are_an_auc_of_0(stable: Summary) -> None:
+    candidate = Summary()
+    for _ in range(100):
+        candidate.observe_answer(200, 0.004, np.array([0.9, 0.1]))
+        candidate.observe_outcomes(np.array([0.9, 0.1]), np.array([0, 1]))
+    spec = AnalysisSpec(metrics=(MetricSpec("auc", max_loss=0.1),), min_requests=50)
+    assert judge(spec, stable, candidate).outcome == "fail"
+
+
 def test_more_analyses_share_alpha(stable: Summary) -> None:
     candidate = arm(Truth(), NUM_CANDIDATE, np.random.default_rng(9))
     one, five = (judge(SPEC, stable, candidate, num_analyses=number) for number in (1, 5))

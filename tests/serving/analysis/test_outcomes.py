@@ -59,5 +59,14 @@ def test_calibration_by_groups_of_scores() -> None:
         assert abs(mean - share) < 5 * np.sqrt(mean / size)
 
 
+def test_scores_that_say_nothing_have_numbers_too() -> None:
+    summary = Summary()
+    for row in range(200):
+        summary.observe_outcomes(np.zeros(4), np.arange(4) == row % 4)
+    outcomes = Outcomes(summary.events["click"])
+    assert outcomes.auc.value == 0.5
+    assert np.isfinite(outcomes.predicted_over_observed.value)
+
+
 def test_a_summary_without_feedback_has_no_outcomes() -> None:
     assert not Summary().events

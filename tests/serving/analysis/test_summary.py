@@ -172,6 +172,13 @@ def test_counts_below_zero_are_refused() -> None:
         Summary.from_bytes(summary.to_bytes())
 
 
+def test_more_than_all_is_refused() -> None:
+    summary = Summary()
+    summary.observe_ids(3, 2)
+    with pytest.raises(SummaryError, match="ids, 3 are counted of 2"):
+        Summary.from_bytes(summary.to_bytes())
+
+
 def test_numbers_that_are_none_are_refused() -> None:
     summary = Summary()
     summary._arrays["score_differences"][1] = math.nan
