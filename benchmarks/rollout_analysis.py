@@ -1,6 +1,6 @@
 """How often the analysis of a rollout is wrong, and how fast it is right, by simulation.
 
-    rankhouse bench rollout_analysis                         about 15 minutes on 2 cores
+    rankhouse bench rollout_analysis                         about 20 minutes on 2 cores
     rankhouse bench rollout_analysis --quick                 about 2 minutes
     rankhouse bench rollout_analysis --picture FILE.svg      draws the curves
 
@@ -102,7 +102,7 @@ def main() -> None:
     options = parser.parse_args()
     console = Console(highlight=False)
     num_alarms = options.alarms or (60 if options.quick else 1000)
-    num_rollouts = options.rollouts or (10 if options.quick else 100)
+    num_rollouts = options.rollouts or (10 if options.quick else 40)
     looks, long_looks = looks_until(20_000), looks_until(options.requests)
     with ProcessPoolExecutor(options.processes) as pool, progress(console) as say:
         alarms = _simulated(pool, functools.partial(false_alarms, NOT_WORSE, ALPHA, looks), num_alarms, say)

@@ -12,7 +12,7 @@ from matplotlib.ticker import EngFormatter, PercentFormatter
 from rankhouse.training.plots import MUTED, SHARED, STYLE
 
 _OURS, _NAIVE, _EQUAL = "#2f6db5", "#c0392b", "#2e8b57"
-_WORSE = ("#7a3e9d", "#b5532f", "#d9822b", "#8a949e", "#5b97d1", "#a0522d", "#c46aa5", "#3c3c3c")
+_WORSE = ("#7a3e9d", "#b5532f", "#d9822b", "#8a949e", "#5b97d1", "#1b9e9e", "#c46aa5", "#3c3c3c")
 
 
 def draw(
