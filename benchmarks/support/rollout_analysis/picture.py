@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import matplotlib as mpl
 import numpy as np
+import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, PercentFormatter
@@ -17,10 +18,10 @@ _WORSE = ("#7a3e9d", "#b5532f", "#d9822b", "#8a949e", "#5b97d1", "#1b9e9e", "#c4
 
 def draw(
     looks: Sequence[int],
-    alarms: Mapping[str, np.ndarray],
+    alarms: Mapping[str, npt.NDArray[np.float64]],
     alpha: float,
     long_looks: Sequence[int],
-    ends: Mapping[str, np.ndarray],
+    ends: Mapping[str, npt.NDArray[np.float64]],
 ) -> str:
     """Draws both curves side by side.
 
@@ -46,7 +47,7 @@ def draw(
     return svg.getvalue()
 
 
-def _draw_alarms(axes: Axes, looks: Sequence[int], alarms: Mapping[str, np.ndarray], alpha: float) -> None:
+def _draw_alarms(axes: Axes, looks: Sequence[int], alarms: Mapping[str, npt.NDArray[np.float64]], alpha: float) -> None:
     axes.set_title("Equal candidates: false alarms by then", loc="left", fontsize=12)
     axes.axhline(alpha, color=MUTED, linewidth=1, linestyle="--")
     axes.text(looks[0], alpha * 1.04, f"alpha, {alpha:.0%}", color=MUTED, fontsize=10, va="bottom")
@@ -61,7 +62,7 @@ def _draw_alarms(axes: Axes, looks: Sequence[int], alarms: Mapping[str, np.ndarr
     axes.legend(loc="upper left")
 
 
-def _draw_ends(axes: Axes, looks: Sequence[int], ends: Mapping[str, np.ndarray]) -> None:
+def _draw_ends(axes: Axes, looks: Sequence[int], ends: Mapping[str, npt.NDArray[np.float64]]) -> None:
     axes.set_title("Worse ones rolled back, equal ones promoted", loc="left", fontsize=12)
     worse = [name for name in ends if name != "equal"]
     for name, color in zip(worse, _WORSE, strict=False):

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from benchmarks.support.rollout_analysis.traffic import STABLE, Version, requests, shadow_pairs
 from rankhouse.serving.analysis.findings import Arms, outcomes_of
@@ -83,7 +84,7 @@ def false_alarms(metrics: Sequence[MetricSpec], alpha: float, looks: Sequence[in
     return alarms
 
 
-def share_by(looks: Sequence[int], events: Sequence[int | None]) -> np.ndarray:
+def share_by(looks: Sequence[int], events: Sequence[int | None]) -> npt.NDArray[np.float64]:
     """The share of simulations in which something had happened by each look."""
     happened = np.array([np.inf if event is None else event for event in events])
     return np.array([(happened <= look).mean() for look in looks])
