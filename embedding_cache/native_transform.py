@@ -133,7 +133,10 @@ class NativeTransform:
         dense = np.empty((num_rows, self.num_dense), dtype=np.float32)
         ids = np.empty(num_rows * num_features + num_values, dtype=np.int64)
         lengths = np.empty((num_features, num_rows), dtype=np.int32)
-        output = _ModelInput(dense.ctypes.data, ids.ctypes.data, len(ids), None, lengths.ctypes.data)
+        num_unknown = np.empty(len(batches), dtype=np.int64)
+        output = _ModelInput(
+            dense.ctypes.data, ids.ctypes.data, len(ids), None, lengths.ctypes.data, num_unknown.ctypes.data
+        )
         # The arrays that the structs point into live until the call returns.
         arrays = [_contiguous(batch) for batch in batches]
         raw = (_RawBatch * len(batches))(*map(_raw_batch, arrays))
@@ -147,7 +150,7 @@ class NativeTransform:
                 None if executor is None else ctypes.byref(executor),
             )
         )
-        return TransformedBatch(dense=dense, ids=ids[: output.num_ids], lengths=lengths)
+        return TransformedBatch(dense=dense, ids=ids[: output.num_ids], lengths=lengths, num_unknown=num_unknown)
 
     def close(self) -> None:
         """Unmaps the files; no call may be running."""
@@ -188,6 +191,7 @@ class _ModelInput(ctypes.Structure):
         ("ids_capacity", _INT64),
         ("offsets", ctypes.c_void_p),
         ("lengths", ctypes.c_void_p),
+        ("num_unknown", ctypes.c_void_p),
         ("num_ids", _INT64),
     ]
 

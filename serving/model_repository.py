@@ -106,9 +106,10 @@ def remove_models(model: str, version: str, repository: Path) -> None:
 
 
 def features_step(version: Version) -> StepModel:
-    """The first step: raw values to dense features and embeddings, and whether these are degraded."""
+    """The first step: raw values to dense features and embeddings, and what befell them (ARCHITECTURE.md)."""
     parameters = version_parameters(version, step="features")
-    outputs = (*feature_tensors(version), Tensor("degraded", "TYPE_INT32", (1,)))
+    told = (Tensor(name, "TYPE_INT32", (1,)) for name in ("degraded", "unknown"))
+    outputs = (*feature_tensors(version), *told)
     return StepModel("features", "rankhouse", raw_tensors(version), outputs, parameters, num_instances=_NUM_THREADS)
 
 

@@ -62,10 +62,12 @@ class ScoreResult:
     Attributes:
         scores: float32 [B], a probability for each row.
         is_degraded: Default rows stand in for embeddings that a failed tier of the engine did not give.
+        num_unknown: How many values of the rows stand in no vocabulary.
     """
 
     scores: npt.NDArray[Any]
     is_degraded: bool
+    num_unknown: int
 
 
 class TritonClient:
@@ -119,7 +121,11 @@ class TritonClient:
         scores = self._output(reply, "scores", np.float32)
         if len(scores) != raw.num_rows:
             raise TritonError(f"{ensemble} at {self.url} gave {len(scores)} scores for {raw.num_rows} rows")
-        return ScoreResult(scores, bool(self._output(reply, "degraded", np.int32).any()))
+        return ScoreResult(
+            scores,
+            is_degraded=bool(self._output(reply, "degraded", np.int32).any()),
+            num_unknown=int(self._output(reply, "unknown", np.int32).sum()),
+        )
 
     def _output(self, reply: Any, name: str, dtype: type[np.generic]) -> npt.NDArray[Any]:
         for output, content in zip(reply.outputs, reply.raw_output_contents, strict=True):

@@ -23,7 +23,7 @@ from rankhouse.embedding_cache.format.files import FORMAT_VERSION, check_format,
 from rankhouse.embedding_cache.format.raw import RawBatch
 from rankhouse.embedding_cache.format.tensors import read_tensors, write_tensors
 from rankhouse.embedding_cache.format.text_index import Texts
-from rankhouse.embedding_cache.format.vocabulary import MISSING_ID, Vocabularies
+from rankhouse.embedding_cache.format.vocabulary import MISSING_ID, UNKNOWN_ID, Vocabularies
 
 JSON_NAME = "transform.json"
 TENSORS_NAME = "transform.safetensors"
@@ -39,11 +39,13 @@ class TransformedBatch:
         dense: float32 [B, num_dense].
         ids: int64 [N], feature-major.
         lengths: int32 [F, B], ids per bag.
+        num_unknown: int64 [batches], how many values of each batch that was given stand in no vocabulary.
     """
 
     dense: npt.NDArray[Any]
     ids: npt.NDArray[Any]
     lengths: npt.NDArray[Any]
+    num_unknown: npt.NDArray[Any]
 
 
 class CompiledTransform:
@@ -98,12 +100,14 @@ class CompiledTransform:
             **_bags(self._ints, raw.int_lengths, self._int_ids(raw)),
             **_bags(self._texts, raw.text_lengths, self._text_ids(raw)),
         }
-        ids = [bags[feature.name][0] for feature in self._categorical]
+        ids_of = [bags[feature.name][0] for feature in self._categorical]
+        ids = np.concatenate(ids_of) if ids_of else np.empty(0, dtype=np.int64)
         lengths = [bags[feature.name][1] for feature in self._categorical]
         return TransformedBatch(
             dense=self._dense_of(raw.float_values),
-            ids=np.concatenate(ids) if ids else np.empty(0, dtype=np.int64),
+            ids=ids,
             lengths=np.stack(lengths) if lengths else np.empty((0, raw.num_rows), dtype=np.int32),
+            num_unknown=np.array([np.count_nonzero(ids == UNKNOWN_ID)], dtype=np.int64),
         )
 
     def _dense_of(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:

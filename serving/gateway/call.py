@@ -109,6 +109,8 @@ class Result(msgspec.Struct, frozen=True, gc=False):
         scores: float32 [B].
         order: int [B], the candidates from the highest score to the lowest.
         is_degraded: Default rows stand in for embeddings that could not be read.
+        num_unknown: How many values of the rows stand in no vocabulary of the version.
+        num_ids: Of how many: `ServedModel.num_ids`.
     """
 
     model: ServedModel
@@ -117,6 +119,8 @@ class Result(msgspec.Struct, frozen=True, gc=False):
     scores: npt.NDArray[np.float32]
     order: npt.NDArray[np.intp]
     is_degraded: bool
+    num_unknown: int
+    num_ids: int
 
 
 class Answered(msgspec.Struct, frozen=True, gc=False):

@@ -71,6 +71,14 @@ class Metrics:
             "degraded_answers",
             "Requests that were scored with default rows in place of embeddings that could not be read.",
         )
+        self._ids = self._by_version(
+            Counter,
+            "values",
+            "Categorical values of requests that were scored, those included that are missing outside of lists.",
+        )
+        self._unknown = self._by_version(
+            Counter, "unknown_values", "Categorical values of requests that were scored that stand in no vocabulary."
+        )
         self._shadows = self._by_version(
             Counter,
             "shadow_requests",
@@ -112,6 +120,11 @@ class Metrics:
         if is_degraded:
             degraded.inc()
 
+    def observe_ids(self, version: str, num_unknown: int, num_ids: int) -> None:
+        """Counts the categorical values of a request that was scored, and those that stand in no vocabulary."""
+        self._unknown.of(version).inc(num_unknown)
+        self._ids.of(version).inc(num_ids)
+
     def observe_without_key(self) -> None:
         """Counts a request that had no key."""
         self._without_key.inc()
@@ -135,7 +148,8 @@ class Metrics:
 
     def forget(self, version: str) -> None:
         """Ends the time series of a version that is not served any more."""
-        for metric in (self._requests, self._seconds, self._candidates, self._degraded, self._shadows):
+        answers = (self._candidates, self._degraded, self._ids, self._unknown)
+        for metric in (self._requests, self._seconds, *answers, self._shadows):
             metric.forget(version)
 
     def text(self) -> bytes:

@@ -62,13 +62,22 @@ class Observations:
                 is_degraded=result.is_degraded,
                 missing_F=missing_F,
             )
+            summary.observe_ids(result.num_unknown, result.num_ids)
 
     def observe_shadow(
-        self, rollout: str, version: str, *, status: int, seconds: float, is_degraded: bool = False
+        self,
+        rollout: str,
+        version: str,
+        *,
+        status: int,
+        seconds: float,
+        is_degraded: bool = False,
+        ids: tuple[int, int] = (0, 0),
     ) -> None:
-        """Counts a shadow's answer, or that there was none."""
+        """Counts a shadow's answer, or that there was none; `ids` are those that were unknown, and all."""
         for summary in self._of((rollout,), version, "shadow"):
             summary.observe_answer(status, seconds, is_degraded=is_degraded)
+            summary.observe_ids(*ids)
 
     def observe_pair(
         self,

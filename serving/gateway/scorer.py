@@ -183,8 +183,10 @@ class Scorer:
         result = await self._score(model, raw, timeout_seconds=call.deadline.remaining())
         scores = result.scores
         order = best_first(scores)
-        call.result = Result(model, request, raw, scores, order, result.is_degraded)
+        num_ids = model.num_ids(raw)
+        call.result = Result(model, request, raw, scores, order, result.is_degraded, result.num_unknown, num_ids)
         self.metrics.observe_answer(model.version, raw.num_rows, is_degraded=result.is_degraded)
+        self.metrics.observe_ids(model.version, result.num_unknown, num_ids)
         return ScoreAnswer(
             model=model.name,
             version=model.version,

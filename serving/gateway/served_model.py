@@ -131,6 +131,25 @@ class ServedModel:
         order = sorted(range(len(kinds)), key=kinds.__getitem__)
         return tuple(self.features[index].name for index in order)
 
+    @cached_property
+    def _categorical(self) -> tuple[int, list[int], list[int]]:
+        """How many single-valued categorical features there are, and the columns of the lists: int64, text."""
+        columns = [f for f in self.features if f.kind == "categorical"]
+        ints, texts = (
+            [column for column, feature in enumerate(of_dtype) if feature.is_list]
+            for of_dtype in ([f for f in columns if f.dtype == dtype] for dtype in ("int64", "text"))
+        )
+        return len(columns) - len(ints) - len(texts), ints, texts
+
+    def num_ids(self, raw: RawBatch) -> int:
+        """How many ids the rows of a request become: one for each value, and for each single value that is missing."""
+        num_single, ints, texts = self._categorical
+        num_ids = raw.num_rows * num_single
+        for lengths, columns in ((raw.int_lengths, ints), (raw.text_lengths, texts)):
+            if columns:
+                num_ids += int(lengths[:, columns].sum())
+        return num_ids
+
     def description(self, versions: Sequence[str], *, max_candidates: int) -> ModelDescription:
         """What a caller needs to know, `versions` being all that are served."""
         return ModelDescription(

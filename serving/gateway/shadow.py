@@ -81,13 +81,13 @@ class Shadows:
         model, rollout = routes.models.get(version), routes.rollout_of.get(version)
         if model is None or rollout is None or remaining <= 0:
             return "dropped"
-        start, status, outcome, is_degraded = time.perf_counter(), 200, "scored", False
+        start, status, outcome, is_degraded, ids = time.perf_counter(), 200, "scored", False, (0, 0)
         try:
             # Rows are laid out by a version's features, so they can be shared where these are the same.
             same = model.features == stable.model.features
             raw = stable.raw if same else model.raw_batch(stable.request, max_candidates=len(stable.scores))
             result = await self._scorer.score_raw(model, raw, timeout_seconds=remaining)
-            is_degraded = result.is_degraded
+            is_degraded, ids = result.is_degraded, (result.num_unknown, model.num_ids(raw))
         except TritonTimeoutError:
             status, outcome = 504, "late"
         except ServingError as exc:
@@ -100,5 +100,7 @@ class Shadows:
                 scores = result.scores
                 self._observations.observe_pair(rollout, version, stable=stable.scores, candidate=scores, top_k=top_k)
         seconds = time.perf_counter() - start
-        self._observations.observe_shadow(rollout, version, status=status, seconds=seconds, is_degraded=is_degraded)
+        self._observations.observe_shadow(
+            rollout, version, status=status, seconds=seconds, is_degraded=is_degraded, ids=ids
+        )
         return outcome

@@ -1,5 +1,7 @@
 #include "features_step.h"
 
+#include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "failure.h"
@@ -7,6 +9,14 @@
 #include "tensors.h"
 
 namespace rankhouse::triton {
+namespace {
+
+// Memory that a client shares with the server can hold more values than the tensor's type counts.
+int32_t AsCount(int64_t number) {
+  return static_cast<int32_t>(std::min<int64_t>(number, std::numeric_limits<int32_t>::max()));
+}
+
+}  // namespace
 
 FeaturesStep::FeaturesStep(std::shared_ptr<const ServedVersion> version)
     : version_(std::move(version)), transform_(version_->OpenTransform()) {
@@ -25,8 +35,9 @@ void FeaturesStep::Run(const std::vector<Request*>& requests, Workspace* workspa
   input.ids_capacity = raw.num_rows * shape_.num_features + raw.num_values;
   input.ids = workspace->ids.OfSize(input.ids_capacity);
   input.offsets = workspace->offsets.OfSize(shape_.num_features * raw.num_rows + 1);
-  CheckEngine(rh_transform_apply(transform_.get(), raw.batches.data(), static_cast<int64_t>(raw.batches.size()), &input,
-                                 &kOneThread));
+  const auto num_batches = static_cast<int64_t>(raw.batches.size());
+  input.num_unknown = workspace->num_unknown.OfSize(num_batches);
+  CheckEngine(rh_transform_apply(transform_.get(), raw.batches.data(), num_batches, &input, &kOneThread));
   rh_engine_batch batch{};
   batch.ids = input.ids;
   batch.offsets = input.offsets;
@@ -42,7 +53,12 @@ void FeaturesStep::Run(const std::vector<Request*>& requests, Workspace* workspa
   }
   dense.Split(requests, NumRawRows);
   embeddings.Split(requests, NumRawRows);
-  ForEachAlone(requests, [&](Request* request) { *request->Output<int32_t>(kDegraded, {1}) = is_degraded ? 1 : 0; });
+  const int64_t* num_unknown = input.num_unknown;
+  ForEachAlone(requests, [&](Request* request) {
+    const int64_t own = *num_unknown++;
+    *request->Output<int32_t>(kDegraded, {1}) = is_degraded ? 1 : 0;
+    *request->Output<int32_t>(kUnknown, {1}) = AsCount(own);
+  });
 }
 
 // Without columns a tensor without a byte has any number of rows: memory for answers is only taken for batches that

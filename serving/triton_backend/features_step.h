@@ -1,4 +1,5 @@
-// The first step: raw values to dense features and embeddings, and whether these are degraded.
+// The first step: raw values to dense features and embeddings, whether these are degraded, and how many values stand in
+// no vocabulary.
 #ifndef RANKHOUSE_TRITON_BACKEND_FEATURES_STEP_H_
 #define RANKHOUSE_TRITON_BACKEND_FEATURES_STEP_H_
 

@@ -32,7 +32,7 @@ class Buffer {
 struct Workspace {
   // When the execution began, in nanoseconds of CLOCK_MONOTONIC: all its lookups share one deadline of the engine's.
   int64_t started_ns = 0;
-  Buffer<int64_t> ids, offsets;
+  Buffer<int64_t> ids, offsets, num_unknown;
   Buffer<float> dense, embeddings, scores;
 };
 

@@ -124,6 +124,11 @@ def assert_same_bits(found: TransformedBatch, expected: TransformedBatch) -> Non
         np.testing.assert_array_equal(one.view(f"i{one.itemsize}"), other.view(f"i{one.itemsize}"), err_msg=name)
 
 
+def assert_same_batch(found: TransformedBatch, expected: TransformedBatch) -> None:
+    assert_same_bits(found, expected)
+    assert found.num_unknown.tolist() == expected.num_unknown.tolist()
+
+
 def bags(random: np.random.Generator, features: Sequence[Feature], num_rows: int, pool: list[Any]) -> tuple[Any, Any]:
     most = np.array([4 if feature.is_list else 1 for feature in features], dtype=np.int64)
     lengths = random.integers(0, most + 1, (num_rows, len(features))).astype(np.int32)
@@ -164,7 +169,7 @@ def test_golden_requests_become_the_same_bits(store: str, name: str) -> None:
 def test_random_batches_become_the_same_bits(transforms: Any, name: str, kind: str, seed: int, num_rows: int) -> None:
     transform, native = transforms[f"{name} {kind}"]
     raw = random_batch(transform, seed, num_rows)
-    assert_same_bits(native.apply(RawTensors.of(raw)), transform.apply(raw))
+    assert_same_batch(native.apply(RawTensors.of(raw)), transform.apply(raw))
 
 
 @settings(max_examples=20, deadline=None)
@@ -178,13 +183,16 @@ def test_several_batches_are_as_one(transforms: Any, seed: int, sizes: list[int]
             for name in ("float_values", "int_values", "int_lengths", "text_values", "text_lengths")
         }
     )
-    assert_same_bits(native.apply(*map(RawTensors.of, batches)), transform.apply(whole))
+    found = native.apply(*map(RawTensors.of, batches))
+    assert_same_bits(found, transform.apply(whole))
+    assert found.num_unknown.tolist() == [transform.apply(batch).num_unknown.item() for batch in batches]
 
 
 def test_no_batch_at_all(transforms: Any) -> None:
     _, native = transforms["mixed fitted"]
     batch = native.apply()
     assert (batch.dense.shape, batch.ids.shape, batch.lengths.shape) == ((0, 6), (0,), (5, 0))
+    assert batch.num_unknown.shape == (0,)
 
 
 def test_the_same_bits_with_any_number_of_threads(transforms: Any) -> None:
@@ -193,7 +201,7 @@ def test_the_same_bits_with_any_number_of_threads(transforms: Any) -> None:
     expected, tensors = transform.apply(raw), RawTensors.of(raw)
     with Executor(3) as executor:
         for num_threads in (1, 2, None, executor):
-            assert_same_bits(native.apply(tensors, num_threads=num_threads), expected)
+            assert_same_batch(native.apply(tensors, num_threads=num_threads), expected)
     with ThreadPoolExecutor(8) as pool:
         for found in pool.map(lambda _: native.apply(tensors, num_threads=1), range(16)):
             assert_same_bits(found, expected)

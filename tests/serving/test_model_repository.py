@@ -38,7 +38,7 @@ def test_steps_know_their_version_and_the_ensemble_its_steps(version: Version, t
     ensemble = (tmp_path / name / "config.pbtxt").read_text()
     assert ensemble.count(f'model_name: "{name}.') == 2
     # What no step takes comes out.
-    assert re.findall(r'^output { name: "(\w+)"', ensemble, re.MULTILINE) == ["degraded", "scores"]
+    assert re.findall(r'^output { name: "(\w+)"', ensemble, re.MULTILINE) == ["degraded", "unknown", "scores"]
 
 
 def test_the_dense_part_runs_in_onnx_runtime_where_the_server_has_its_backend(version: Version, tmp_path: Path) -> None:

@@ -57,6 +57,15 @@ def test_scores_are_those_of_the_truth(triton: TritonServer, ensemble: str) -> N
     np.testing.assert_allclose(score(triton, ensemble, raw_batch(ROWS)), Weights(0).scores(ROWS), rtol=0, atol=1e-6)
 
 
+def test_each_answer_says_how_many_of_its_values_are_unknown(triton: TritonServer, ensemble: str) -> None:
+    async def score_all(client: TritonClient) -> list[int]:
+        calls = [client.score(ensemble, raw_batch([row] * 3), timeout_seconds=30.0) for row in ROWS]
+        return [result.num_unknown for result in await asyncio.gather(*calls)]
+
+    # "atlantis" and 1; "zz" and three times 5: see `small_version.ROWS`.
+    assert call(triton, score_all) == [0, 6, 12, 0]
+
+
 @pytest.mark.parametrize("num_rows", [0, 1, 700])
 def test_any_number_of_rows(triton: TritonServer, ensemble: str, num_rows: int) -> None:
     rows = [ROWS[index % len(ROWS)] for index in range(num_rows)]
@@ -164,7 +173,7 @@ class OtherServer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignor
 
 
 SCORES = np.full(len(ROWS), 0.5, np.float32)
-WHOLE = np.zeros(1, np.int32)
+NONE = np.zeros(1, np.int32)
 
 
 @pytest.mark.parametrize(
@@ -172,12 +181,17 @@ WHOLE = np.zeros(1, np.int32)
     [
         (
             "small.2",
-            {"scores": SCORES, "degraded": WHOLE},
+            {"scores": SCORES, "degraded": NONE, "unknown": NONE},
             r"'small\.2' answered at Triton .* where 'small\.1' was asked",
         ),
-        ("", {"scores": SCORES, "degraded": WHOLE}, r"'' answered at Triton .* where 'small\.1' was asked"),
+        (
+            "",
+            {"scores": SCORES, "degraded": NONE, "unknown": NONE},
+            r"'' answered at Triton .* where 'small\.1' was asked",
+        ),
         ("small.1", {"scores": SCORES}, r"small\.1 at Triton .* gave no 'degraded'; write its models again"),
-        ("small.1", {"scores": SCORES[1:], "degraded": WHOLE}, r"gave 3 scores for 4 rows"),
+        ("small.1", {"scores": SCORES, "degraded": NONE}, r"gave no 'unknown'; write its models again"),
+        ("small.1", {"scores": SCORES[1:], "degraded": NONE, "unknown": NONE}, r"gave 3 scores for 4 rows"),
     ],
 )
 def test_an_answer_to_something_else_is_refused(model: str, outputs: dict[str, np.ndarray], message: str) -> None:

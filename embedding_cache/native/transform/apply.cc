@@ -35,6 +35,7 @@ struct CompiledTransform::Part {
   int64_t row_begin, row_end;                 // in the batch
   int64_t first_sample;                       // the number of row_begin among the rows of all batches
   int64_t first_int, first_text, first_byte;  // in the batch's arrays
+  int64_t num_unknown;                        // values, once they have been looked up
 
   int64_t num_rows() const { return row_end - row_begin; }
 };
@@ -79,12 +80,16 @@ void CompiledTransform::Apply(const rh_raw_batch* batches, int64_t num_batches, 
   const int64_t num_values = num_samples * static_cast<int64_t>(dense_.size()) * kDenseCycles;
   const int64_t cycles = num_values + input->num_ids * kIdCycles;
   ParallelFor(executor, num_parts, cycles / std::max<int64_t>(1, num_parts), [&](int64_t begin, int64_t end) {
-    for (const Part* part = parts + begin; part < parts + end; ++part) {
+    for (Part* part = parts + begin; part < parts + end; ++part) {
       ApplyDense(*part, input->dense);
-      ApplyInts(*part, bags, input->ids);
-      ApplyTexts(*part, bags, input->ids);
+      part->num_unknown = ApplyInts(*part, bags, input->ids) + ApplyTexts(*part, bags, input->ids);
     }
   });
+  if (input->num_unknown == nullptr) return;
+  std::fill_n(input->num_unknown, num_batches, 0);
+  for (const Part* part = parts; part < parts + num_parts; ++part) {
+    input->num_unknown[part->batch - batches] += part->num_unknown;
+  }
 }
 
 // Returns how many ids there are. offsets and lengths: NULL where they are not wanted; where there are lists, offsets
@@ -119,7 +124,7 @@ int64_t CompiledTransform::FillBags(const rh_raw_batch* batches, int64_t num_bat
 void CompiledTransform::FillParts(const rh_raw_batch* batches, int64_t num_batches, Part* parts) const {
   int64_t num_samples = 0;
   for (const rh_raw_batch* batch = batches; batch < batches + num_batches; ++batch) {
-    Part next = {batch, 0, 0, num_samples, 0, 0, 0};
+    Part next = {batch, 0, 0, num_samples, 0, 0, 0, 0};
     while (next.row_end < batch->num_rows) {
       next.row_end = std::min(batch->num_rows, next.row_begin + kPartRows);
       *parts++ = next;
@@ -150,11 +155,11 @@ void CompiledTransform::ApplyDense(const Part& part, float* dense) const {
 // Both go through a part feature by feature: ids are written one after the other, where row by row there would be as
 // many places at once as features, which lie in the same lines of the cache where B is a power of two.
 
-void CompiledTransform::ApplyInts(const Part& part, const Bags& bags, int64_t* ids) const {
+int64_t CompiledTransform::ApplyInts(const Part& part, const Bags& bags, int64_t* ids) const {
   const int64_t num_columns = SizeOf(ints_);
   const int32_t* const lengths = part.batch->int_lengths + part.row_begin * num_columns;
   int64_t next_value[kPartRows];
-  int64_t num_values = part.first_int;
+  int64_t num_values = part.first_int, num_unknown = 0;
   for (int64_t row = 0; row < part.num_rows(); ++row) {
     next_value[row] = num_values;
     num_values = std::accumulate(lengths + row * num_columns, lengths + (row + 1) * num_columns, num_values);
@@ -176,12 +181,14 @@ void CompiledTransform::ApplyInts(const Part& part, const Bags& bags, int64_t* i
     for (int64_t row = 0; lacks_values && row < part.num_rows(); ++row) {
       if (lengths[row * num_columns + number] == 0) own[row] = kMissingId;
     }
+    num_unknown += std::count(own, end, kUnknownId);
   }
+  return num_unknown;
 }
 
-void CompiledTransform::ApplyTexts(const Part& part, const Bags& bags, int64_t* ids) const {
+int64_t CompiledTransform::ApplyTexts(const Part& part, const Bags& bags, int64_t* ids) const {
   const int64_t num_columns = SizeOf(texts_);
-  if (num_columns == 0) return;
+  if (num_columns == 0) return 0;
   const int32_t* const lengths = part.batch->text_lengths + part.row_begin * num_columns;
   const int32_t* next_size[kPartRows];
   const uint8_t* next_byte[kPartRows];
@@ -196,10 +203,11 @@ void CompiledTransform::ApplyTexts(const Part& part, const Bags& bags, int64_t* 
   Text texts[kMaxTexts] = {};
   int64_t* targets[kMaxTexts];
   int64_t found[kMaxTexts];
-  int64_t num_texts = 0;
+  int64_t num_texts = 0, num_unknown = 0;
   const auto find_all = [&] {
     vocabularies_.FindTexts(texts, num_texts, found);
     for (int64_t i = 0; i < num_texts; ++i) *targets[i] = found[i];
+    num_unknown += std::count(found, found + num_texts, kUnknownId);
     num_texts = 0;
   };
   for (int64_t number = 0; number < num_columns; ++number) {
@@ -218,6 +226,7 @@ void CompiledTransform::ApplyTexts(const Part& part, const Bags& bags, int64_t* 
     }
   }
   find_all();
+  return num_unknown;
 }
 
 }  // namespace rankhouse::transform

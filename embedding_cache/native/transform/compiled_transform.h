@@ -43,8 +43,9 @@ class CompiledTransform {
   int64_t FillBags(const rh_raw_batch* batches, int64_t num_batches, int64_t* offsets, int32_t* lengths) const;
   void FillParts(const rh_raw_batch* batches, int64_t num_batches, Part* parts) const;
   void ApplyDense(const Part& part, float* dense) const;
-  void ApplyInts(const Part& part, const Bags& bags, int64_t* ids) const;
-  void ApplyTexts(const Part& part, const Bags& bags, int64_t* ids) const;
+  // Return how many values were unknown.
+  int64_t ApplyInts(const Part& part, const Bags& bags, int64_t* ids) const;
+  int64_t ApplyTexts(const Part& part, const Bags& bags, int64_t* ids) const;
 
   std::vector<DenseSteps> dense_;
   std::vector<Column> ints_;

@@ -141,10 +141,13 @@ def test_metrics_count_requests(client: httpx.Client, served_version: Version) -
 
     labels = f'{{arm="stable",model="{MODEL}",protocol="rest",status="%s",version="{served_version.name}"}}'
     lines = ["rankhouse_requests_total" + labels % status for status in (200, 422)]
+    of_version = f'{{model="{MODEL}",version="{served_version.name}"}}'
+    lines += [f"rankhouse_{name}_total{of_version}" for name in ("unknown_values", "values")]
     before = [counted(line) for line in lines]
-    client.post(SCORE, json={"candidates": [{}, {}]})
+    client.post(SCORE, json={"candidates": [{"city": "atlantis", "tags": ["zz", "a"]}, {}]})
     client.post(SCORE, json={"candidates": []})
-    assert [counted(line) for line in lines] == [count + 1 for count in before]
+    added = [counted(line) - count for line, count in zip(lines, before, strict=True)]
+    assert added == [1, 1, 2, 2 * 3 + 2]
     metrics = client.get("/metrics").text
     for name in (
         "rankhouse_request_seconds_bucket",

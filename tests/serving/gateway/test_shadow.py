@@ -27,15 +27,15 @@ from tests.serving.gateway.running import RunningGateway
 from tests.serving.small_version import MODEL, ROWS
 
 
-def test_pairs_of_scores_are_published(versions: TwoVersions, triton: TritonServer, tmp_path: Path) -> None:
+def test_scores_and_unknown_values_are_published(versions: TwoVersions, triton: TritonServer, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/state.db"
     store, state = open_state_store(url), versions.rolling(weight=0.0, shadow=100.0)
     put(store, state)
     key = summary_key(state.rollouts[0].id, versions.candidate.name, "shadow")
 
-    def counted() -> int:
+    def counted(name: str) -> list[float]:
         contents = [published.content for published in store.summaries(MODEL) if published.key == key]
-        return sum(int(Summary.from_bytes(content).arrays["score_differences"][0]) for content in contents)
+        return [number for content in contents for number in Summary.from_bytes(content).arrays[name].tolist()]
 
     settings = {"state_url": url, "version": versions.stable.name}
     with RunningGateway(versions.store, triton.grpc_url, **settings) as gateway:
@@ -43,7 +43,9 @@ def test_pairs_of_scores_are_published(versions: TwoVersions, triton: TritonServ
         for _ in range(5):
             answer = httpx.post(gateway.score_url, json={"candidates": ROWS}, timeout=30.0)
             assert answer.headers["x-rankhouse-version"] == versions.stable.name
-        eventually(lambda: counted() == 5)
+        eventually(lambda: counted("score_differences")[:1] == [5])
+        # Of each row three single values, and 2 + 0 + 1 tags, 2 + 1 + 3 items.
+        assert counted("ids") == [5 * 6, 5 * (4 * 3 + 3 + 6)]
 
 
 @pytest.fixture
@@ -66,7 +68,7 @@ async def shadowed(versions: TwoVersions, url: str, *, requests: int, timeout_se
         request = ScoreRequest(list(ROWS))
         raw = stable.raw_batch(request, max_candidates=10)
         scores = versions.weights[stable.version].scores(ROWS)
-        result = Result(stable, request, raw, scores, best_first(scores), False)
+        result = Result(stable, request, raw, scores, best_first(scores), False, 0, 0)
         route = Route(stable.version, "", "stable", 1, (versions.candidate.name,))
         for number in range(requests):
             shadows.observe(Answered(str(number), route, (), 200, 0.001, 0.0, result))

@@ -41,7 +41,12 @@ def truth(version: Version, rows: Sequence[Mapping[str, Any]]) -> dict[str, np.n
             if feature.combiner == "mean" and length:
                 pooled *= np.float32(1) / np.float32(length)
             embeddings[row, feature.column_begin : feature.column_begin + feature.dim] = pooled
-    return {"dense": batch.dense, "embeddings": embeddings, "degraded": np.zeros(1, np.int32)}
+    return {
+        "dense": batch.dense,
+        "embeddings": embeddings,
+        "degraded": np.zeros(1, np.int32),
+        "unknown": batch.num_unknown.astype(np.int32),
+    }
 
 
 def assert_same_bits(outputs: Arrays, expected: Arrays) -> None:

@@ -59,6 +59,7 @@ typedef struct rh_model_input {
   int64_t ids_capacity;  // how many ids there is room for
   int64_t* offsets;      // [F * B + 1], where each bag of ids begins; NULL: not wanted
   int32_t* lengths;      // [F, B], the ids of each bag; NULL: not wanted
+  int64_t* num_unknown;  // [num_batches], how many values of each stand in no vocabulary; NULL: not wanted
   int64_t num_ids;       // set by the call: N
 } rh_model_input;
 

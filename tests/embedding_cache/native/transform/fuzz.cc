@@ -150,9 +150,12 @@ bool Apply(Random& random, const rh_transform* transform) {
   std::vector<float> dense(batch.raw.num_rows * shape.num_floats);
   std::vector<int64_t> ids(batch.raw.num_rows * shape.num_features + batch.raw.num_ints + batch.raw.num_texts);
   std::vector<int64_t> offsets(batch.raw.num_rows * shape.num_features + 1);
-  rh_model_input input = {dense.data(), ids.data(), static_cast<int64_t>(ids.size()), offsets.data(), nullptr, 0};
+  int64_t num_unknown = -1;
+  rh_model_input input = {dense.data(), ids.data(), static_cast<int64_t>(ids.size()), offsets.data(), nullptr,
+                          &num_unknown, 0};
   const int status = rh_transform_apply(transform, &batch.raw, 1, &input, nullptr);
   if (status == RH_OK && offsets.back() != input.num_ids) std::abort();
+  if (status == RH_OK && num_unknown > batch.raw.num_ints + batch.raw.num_texts) std::abort();
   return status == RH_OK;
 }
 

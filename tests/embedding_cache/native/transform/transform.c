@@ -49,12 +49,13 @@ static int check_shape(const rh_transform* transform) {
 static int check_answer(const rh_transform* transform) {
   const rh_raw_batch batch = raw_batch();
   float dense[4];
-  int64_t ids[12], offsets[11];
+  int64_t ids[12], offsets[11], num_unknown = -1;
   int32_t lengths[10];
-  rh_model_input input = {dense, ids, 12, offsets, lengths, 0};
+  rh_model_input input = {dense, ids, 12, offsets, lengths, &num_unknown, 0};
   EXPECT(rh_transform_check(transform, &batch) == RH_OK);
   EXPECT(rh_transform_apply(transform, &batch, 1, &input, NULL) == RH_OK);
   EXPECT(input.num_ids == 12 && memcmp(ids, kIds, sizeof(ids)) == 0);
+  EXPECT(num_unknown == 3);
   EXPECT_ELEMENTS(int64_t, offsets, 0, 1, 2, 3, 4, 6, 7, 8, 9, 11, 12);
   EXPECT_ELEMENTS(int32_t, lengths, 1, 1, 1, 1, 2, 1, 1, 1, 2, 1);
   EXPECT(fabsf(dense[0] - (logf(31) - 3) / 0.5f) < 1e-6f && dense[1] == 2.5f && dense[2] == -6 && dense[3] == 0);
@@ -65,11 +66,12 @@ static int check_answer(const rh_transform* transform) {
 static int check_two_batches(const rh_transform* transform) {
   const rh_raw_batch batches[] = {raw_batch(), raw_batch()};
   float dense[8];
-  int64_t ids[24];
-  rh_model_input input = {.dense = dense, .ids = ids, .ids_capacity = 24};
+  int64_t ids[24], num_unknown[] = {-1, -1};
+  rh_model_input input = {.dense = dense, .ids = ids, .ids_capacity = 24, .num_unknown = num_unknown};
   EXPECT(rh_transform_apply(transform, batches, 2, &input, NULL) == RH_OK && input.num_ids == 24);
   EXPECT(memcmp(dense, dense + 4, 4 * sizeof(float)) == 0);
   EXPECT_ELEMENTS(int64_t, ids, 4, 1, 4, 1, 3, 2, 3, 2, 3, 4, 2, 3, 4, 2, 3, 1, 3, 1, 4, 2, 5, 4, 2, 5);
+  EXPECT_ELEMENTS(int64_t, num_unknown, 3, 3);
 
   input.ids_capacity = 23;
   EXPECT_INVALID(rh_transform_apply(transform, batches, 2, &input, NULL),

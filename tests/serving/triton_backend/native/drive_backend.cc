@@ -1,6 +1,7 @@
 // The backend under requests of every kind: right ones, wrong ones, and ones that change while they are read.
 // Arguments: a store and the name of its version (tests/serving/small_version.py), the library of ONNX Runtime, a seed,
 // and how many batches of damaged requests to execute.
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstdio>
@@ -131,6 +132,11 @@ std::vector<float> Embeddings(const TRITONBACKEND_Request& answered) {
   return answered.Elements<float>("embeddings");
 }
 
+int32_t NumUnknown(const TRITONBACKEND_Request& answered) {
+  Expect(!answered.has_failed, "an answer, and not: " + answered.error.message);
+  return answered.Elements<int32_t>("unknown").at(0);
+}
+
 void ExpectRefusal(const TRITONBACKEND_Request& answered, const std::string& text,
                    TRITONSERVER_Error_Code code = TRITONSERVER_ERROR_INVALID_ARG) {
   Expect(answered.has_failed && answered.error.code == code && answered.error.message.find(text) != std::string::npos,
@@ -162,6 +168,18 @@ void Answers(Model* model) {
     input.pieces = {PieceOf(whole.data(), 3), PieceOf(whole.data(), 0), PieceOf(whole.data() + 3, whole.size() - 3)};
   }
   Expect(Embeddings(model->Execute(std::move(request))) == right, "pieces are put together");
+}
+
+// Of a batch each request learns its own number of values that stand in no vocabulary.
+void CountsUnknown(Model* model, Model* batched) {
+  Expect(NumUnknown(model->Execute(RawRequest())) == 3, "5, cccc and paris are unknown");
+  Requests batch;
+  for (const int64_t value : {int64_t{7}, int64_t{1}, int64_t{-3}}) {
+    TRITONBACKEND_Request& request = batch.emplace_back(AsElement(RawRequest()));
+    std::fill_n(ElementsOf<int64_t>(&request, "int_values"), 4, value);
+  }
+  batched->Execute(&batch);
+  Expect(NumUnknown(batch[0]) == 2 && NumUnknown(batch[1]) == 6 && NumUnknown(batch[2]) == 2, "each its own");
 }
 
 // What was checked is what is used, whatever a client does to memory that it shares with the server.
@@ -374,6 +392,7 @@ int main(int argc, char** argv) {
   {
     Model model(&backend, Config(store, version, "features", 0, library)), batched(&backend, features);
     Answers(&model);
+    CountsUnknown(&model, &batched);
     IgnoresLaterChanges(&model);
     RefusesDamages(&model, &batched);
     RefusesModels(&backend, features);
