@@ -11,7 +11,7 @@ from rankhouse.kernels import library as kernels
 from rankhouse.kernels.errors import LibraryError
 
 # RH_ENGINE_ABI_VERSION of the header that the declarations below were written from.
-ABI_VERSION = 3
+ABI_VERSION = 4
 
 _POINTER, _INT32, _INT64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
 

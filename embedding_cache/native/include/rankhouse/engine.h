@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-#define RH_ENGINE_ABI_VERSION 3
+#define RH_ENGINE_ABI_VERSION 4
 
 // Beside those of rh_status.
 typedef enum rh_engine_status {
