@@ -85,7 +85,9 @@ class Commands:
 
         def skip(state: ModelState, rollout: str, **how: Any) -> Change | None:
             is_over = step is not None and any(each.id == rollout and each.step > step for each in state.rollouts)
-            return None if is_over else transitions.skip_step(state, rollout, **how)
+            if is_over:
+                return None
+            return transitions.skip_step(state, rollout, replicas=self._store.replicas(self._model), **how)
 
         return self._move(rollout, skip, by, reason, done="promoted")
 

@@ -14,6 +14,7 @@ from rankhouse.serving.control.moves import (
     make_rolled_back,
     pause_for,
 )
+from rankhouse.serving.errors import TransitionError
 
 CONDUCTOR = "conductor"
 
@@ -62,13 +63,23 @@ def _advance_one(
     if rollout.status == "pending":
         if _all_have(rollout, replicas):
             draft.reason = "all replicas have its candidates"
-            enter_step(draft, rollout, 0, "advance")
+            _enter(draft, rollout, 0)
         return
     _end_step(draft, rollout, replicas, of_candidates)
 
 
+def _enter(draft: Draft, rollout: Rollout, step: int) -> None:
+    """Begins a step; a rollout for which there is no room must not keep the others from going on, or back."""
+    try:
+        enter_step(draft, rollout, step, "advance")
+    except TransitionError as exc:
+        pause_for(draft, rollout, "failure", "advance", reason=str(exc))
+
+
 def _all_have(rollout: Rollout, replicas: Sequence[ReplicaReport]) -> bool:
     living = [each for each in replicas if not each.is_draining]
+    if rollout.is_rollback:  # Who has nothing loaded answers nobody, and must not hold the others back.
+        living = [each for each in living if each.loaded]
     return bool(living) and not replicas_without(rollout.candidates, living)
 
 
@@ -149,7 +160,7 @@ def _end_step(
     if draft.now < rollout.step_since + step.pause_seconds or not _all_have(rollout, replicas):
         return
     if rollout.step + 1 < len(rollout.spec.steps):
-        enter_step(draft, judged, rollout.step + 1, "advance")
+        _enter(draft, judged, rollout.step + 1)
     elif len(rollout.arms) == 1:
         make_promoted(draft, judged, rollout.arms[0].version, "advance")
     else:

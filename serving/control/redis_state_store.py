@@ -14,6 +14,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from rankhouse.serving.control import redis_scripts as scripts
 from rankhouse.serving.control.model_state import (
@@ -84,6 +86,8 @@ class RedisStateStore:
             socket_timeout=timeout_seconds,
             socket_connect_timeout=timeout_seconds,
             max_connections=_MAX_CONNECTIONS,
+            # A change that was made, but whose answer was lost, must not be made again behind our back.
+            retry=Retry(NoBackoff(), 0),
         )
         self._scripts: dict[str, Any] = {}
         with self._translated():

@@ -35,6 +35,8 @@ from rankhouse.serving.errors import ConflictError, CorruptStateError, NoSuchMod
 
 _T = TypeVar("_T")
 
+# What ends so much later than it should was written before the clock was set back.
+_JUMP_SECONDS = 60.0
 _VERSION = 1
 _SCHEMA = """
 CREATE TABLE states (model TEXT PRIMARY KEY, revision INTEGER, num_events INTEGER, content BLOB NOT NULL);
@@ -189,7 +191,9 @@ class SqliteStateStore:
         now = self._clock()
         row = (report.model, report.replica, now + ttl_seconds, msgspec.json.encode(report))
         with self._database.writing(is_durable=False) as connection:
-            connection.execute("DELETE FROM replicas WHERE expires_at <= ?", (now,))
+            connection.execute(
+                "DELETE FROM replicas WHERE expires_at <= ? OR expires_at > ?", (now, now + ttl_seconds + _JUMP_SECONDS)
+            )
             connection.execute("INSERT OR REPLACE INTO replicas VALUES (?, ?, ?, ?)", row)
 
     def replicas(self, model: str) -> list[ReplicaReport]:
@@ -213,8 +217,8 @@ class SqliteStateStore:
             cursor = connection.execute(
                 "INSERT INTO leases VALUES (?, ?, ?) ON CONFLICT (name) DO UPDATE "
                 "SET holder = excluded.holder, expires_at = excluded.expires_at "
-                "WHERE holder = excluded.holder OR expires_at <= ?",
-                (name, holder, now + ttl_seconds, now),
+                "WHERE holder = excluded.holder OR expires_at <= ? OR expires_at > ?",
+                (name, holder, now + ttl_seconds, now, now + ttl_seconds + _JUMP_SECONDS),
             )
             return cursor.rowcount == 1
 

@@ -35,7 +35,7 @@ TRANSITIONS: Mapping[Command, Mapping[RolloutStatus, tuple[RolloutStatus, ...]]]
 
 # What an event of the history may be; webhooks choose among them.
 EVENT_KINDS = (
-    *("created", "started", "stepped", "paused", "resumed", "weighted", "dropped", "promoted", "rolled_back"),
+    *("started", "stepped", "paused", "resumed", "weighted", "dropped", "promoted", "rolled_back"),
     *("admitted", "reverted", "quarantined", "released", "policy_changed", "holdout_changed", "drifted"),
 )
 

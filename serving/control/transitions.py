@@ -193,12 +193,21 @@ def abort(state: ModelState, rollout: str, *, actor: str, now: float, reason: st
     return _made(draft)
 
 
-def skip_step(state: ModelState, rollout: str, *, actor: str, now: float, reason: str = "") -> Change:
+def skip_step(
+    state: ModelState,
+    rollout: str,
+    *,
+    actor: str,
+    now: float,
+    reason: str = "",
+    replicas: Sequence[ReplicaReport] = (),
+) -> Change:
     """Ends a rollout's step at once: the next one begins, or after the last one the candidate is promoted.
 
     Raises:
         NoSuchRolloutError: It is not active.
-        TransitionError: It has not begun, or was in its last step with several candidates.
+        TransitionError: It has not begun, or was in its last step with several candidates, or with one that a living
+            replica has not loaded.
     """
     draft = Draft(state, actor=actor, now=now, reason=reason)
     found = draft.rollout(rollout)
@@ -207,7 +216,7 @@ def skip_step(state: ModelState, rollout: str, *, actor: str, now: float, reason
     if found.step + 1 < len(found.spec.steps):
         enter_step(draft, found, found.step + 1, "skip_step")
     else:
-        make_promoted(draft, found, _winner(found, None, ()), "skip_step")
+        make_promoted(draft, found, _winner(found, None, replicas), "skip_step")
     return _made(draft)
 
 
@@ -240,7 +249,8 @@ def rollback_to(
 ) -> Change:
     """Brings an earlier stable version back, ends all active rollouts and holds refresh.
 
-    At once where all living replicas still have it; else a rollout waits until they have loaded it.
+    At once where all living replicas still have it, but for those that have nothing loaded, as they answer nobody;
+    else a rollout waits until they have loaded it.
 
     Raises:
         AdmissionError: It is not an earlier stable version.
@@ -254,7 +264,8 @@ def rollback_to(
     for rollout in state.rollouts:
         make_rolled_back(draft, rollout, "abort", reason=f"rollback to {version}")
     hold_refresh(draft, f"rollback to {version}: what follows may be built on what is taken back")
-    if not replicas or replicas_without((version,), replicas):
+    answering = [each for each in replicas if each.loaded]
+    if not answering or replicas_without((version,), answering):
         spec = RolloutSpec(candidates=(version,), steps=(Step(weight=100.0),), on_failure="pause")
         _start(draft, spec, is_rollback=True)
         return _made(draft)
@@ -406,7 +417,7 @@ def _check_room(state: ModelState) -> None:
     if len(state.rollouts) > MAX_ACTIVE:
         raise TransitionError(f"model {state.model} has {MAX_ACTIVE} active rollouts; end one of them first")
     room = 100.0 - holdout_percent(state)
-    wanted = {each.id: min(max(each.spec.max_weight, each.weight), room) for each in state.rollouts}
+    wanted = {each.id: len(each.arms) * min(_largest_share(each), room) for each in state.rollouts}
     shares = ", ".join(f"{name} up to {percent:g} %" for name, percent in wanted.items())
     if sum(wanted.values()) > room + 1e-9:
         raise TransitionError(
@@ -419,6 +430,11 @@ def _check_room(state: ModelState) -> None:
             raise TransitionError(
                 f"a holdout of {100.0 - room:g} % takes buckets that rollout {each.id} has; end that one first"
             )
+
+
+def _largest_share(rollout: Rollout) -> float:
+    """The percent that one candidate has now or will have in some step; of 100 the holdout is taken off."""
+    return max(*(step.weight for step in rollout.spec.steps), *(arm.weight for arm in rollout.arms))
 
 
 def _check_begun(rollout: Rollout, command: str) -> None:

@@ -1,6 +1,7 @@
 """How rollouts go on by themselves."""
 
 import pytest
+from msgspec import structs
 
 from rankhouse.serving.analysis.spec import MetricVerdict, Verdict
 from rankhouse.serving.control.model_state import Change, ModelState, Rollout, verdict_key
@@ -219,3 +220,15 @@ def test_the_conductor_is_deterministic() -> None:
     state = start_rollout(begun(stable_at(1), spec(2)), spec(3), actor="ann", now=1.0).state
     assert moved(state, 5.0) == moved(state, 5.0)
     assert abort(state, "r000001", actor="a", now=2.0) == abort(state, "r000001", actor="a", now=2.0)
+
+
+def test_a_rollout_without_room_pauses_and_the_others_go_on() -> None:
+    stuck = begun(stable_at(1), spec(2, 3, steps=[{"weight": 10}, {"weight": 45}]))
+    both = started(stuck, spec(4, steps=[{"weight": 5}]))
+    # No command leads here; should one ever, it must not stop everything.
+    state = structs.replace(both, holdout_percent=20.0)
+    change = advance(state, now=30.0, replicas=[replica(1, 2, 3, 4)], verdicts={})
+    assert change is not None
+    first, second = change.state.rollouts
+    assert (first.status, first.pause_cause, second.status) == ("paused", "failure", "progressing")
+    assert "cannot give" in change.events[0].reason

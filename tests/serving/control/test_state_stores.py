@@ -11,6 +11,7 @@ import pytest
 
 from rankhouse.serving.control import transitions
 from rankhouse.serving.control.model_state import AnsweredRequest, ApiKey, Change, ModelState, ReplicaReport
+from rankhouse.serving.control.sqlite_state_store import SqliteStateStore
 from rankhouse.serving.control.state_store import MAX_FINISHED, StateStore, change_state, summary_key
 from rankhouse.serving.control.state_stores import open_state_store
 from rankhouse.serving.errors import ConflictError, NoSuchModelStateError, StateStoreError, TransitionError
@@ -181,6 +182,20 @@ def test_a_lease_has_one_holder(store: StateStore) -> None:
     store.release_lease("conductor", "a")
     assert store.take_lease("conductor", "b", ttl_seconds=0.001)
     until("the lease ended", lambda: store.take_lease("conductor", "a", ttl_seconds=60.0))
+
+
+def test_a_clock_that_was_set_back_keeps_no_lease_and_no_replica_alive(tmp_path: Path) -> None:
+    hours = 3600.0
+    before = SqliteStateStore(tmp_path / "state.db", clock=lambda: 10 * hours)
+    after = SqliteStateStore(tmp_path / "state.db", clock=lambda: 9 * hours)
+    assert before.take_lease("conductor", "dead", ttl_seconds=3.0)
+    before.report(ReplicaReport("dead", "m", 0.0), ttl_seconds=5.0)
+    assert after.take_lease("conductor", "alive", ttl_seconds=3.0)
+    assert not after.take_lease("conductor", "another", ttl_seconds=3.0)
+    after.report(ReplicaReport("alive", "m", 0.0), ttl_seconds=5.0)
+    assert [each.replica for each in after.replicas("m")] == ["alive"]
+    before.close()
+    after.close()
 
 
 def test_a_holder_that_lost_its_lease_cannot_overwrite(store: StateStore) -> None:

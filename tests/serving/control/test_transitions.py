@@ -89,6 +89,15 @@ def test_rollouts_that_would_share_users_are_refused() -> None:
     assert len(started(state, spec(3, steps=[{"weight": 40}])).rollouts) == 2
 
 
+def test_candidates_that_share_all_users_leave_no_room_for_the_holdout_of_the_model() -> None:
+    halves = spec(2, 3, steps=[{"weight": 10}, {"weight": 50}])
+    with pytest.raises(TransitionError, match="more than the 99 % that are not held out: r000001 up to 100 %"):
+        started(stable_at(1, holdout_percent=1.0), halves)
+    state = begun(stable_at(1), halves)
+    with pytest.raises(TransitionError, match="r000001 up to 100 %"):
+        set_holdout(state, 1.0, actor="ann", now=20.0)
+
+
 def test_a_rollout_to_all_users_stands_alone() -> None:
     state = started(stable_at(1), spec(2, steps=[{"weight": 100}], holdout=1))
     with pytest.raises(TransitionError, match="r000001 up to 99 %"):
@@ -166,6 +175,8 @@ def test_skipping_the_last_step_promotes() -> None:
     state = begun(stable_at(1), spec(2, steps=STEPS))
     state = skip_step(state, R1, actor="ann", now=20.0).state
     assert (state.rollouts[0].step, state.rollouts[0].weight) == (1, 50.0)
+    with pytest.raises(TransitionError, match="cannot be promoted: b have not loaded it"):
+        skip_step(state, R1, actor="ann", now=21.0, replicas=[replica(1, 2), replica(1, replica_id="b")])
     assert skip_step(state, R1, actor="ann", now=21.0).state.stable == name(2)
 
 
@@ -209,7 +220,12 @@ def test_a_rollback_under_direct_admission_holds_refresh() -> None:
 
 
 @pytest.mark.parametrize(
-    "replicas", [[replica(1, 2, 3)], [replica(1, 2, 3), replica(3, replica_id="b", is_draining=True)]]
+    "replicas",
+    [
+        [replica(1, 2, 3)],
+        [replica(1, 2, 3), replica(3, replica_id="b", is_draining=True)],
+        [replica(1, 2, 3), replica(replica_id="b")],  # Its Triton is gone: it answers nobody.
+    ],
 )
 def test_rollback_is_one_step_where_the_version_is_loaded(replicas: list[transitions.ReplicaReport]) -> None:
     state = begun(stable_at(3, previous=(name(2), name(1))), spec(4))
@@ -220,12 +236,12 @@ def test_rollback_is_one_step_where_the_version_is_loaded(replicas: list[transit
     assert kinds(change) == ["rolled_back", "policy_changed", "reverted"]
 
 
-@pytest.mark.parametrize("replicas", [[], [replica(3)], [replica(2, 3), replica(3, replica_id="b")]])
+@pytest.mark.parametrize("replicas", [[], [replica()], [replica(3)], [replica(2, 3), replica(3, replica_id="b")]])
 def test_rollback_waits_for_replicas_that_must_load_the_version(replicas: list[transitions.ReplicaReport]) -> None:
     state = stable_at(3, previous=(name(2), name(1)))
     state = rollback_to(state, name(2), replicas=replicas, actor="ann", now=20.0).state
     assert (state.stable, state.rollouts[0].status, state.rollouts[0].is_rollback) == (name(3), "pending", True)
-    everywhere = [replica(2, 3), replica(2, 3, replica_id="b")]
+    everywhere = [replica(2, 3), replica(2, 3, replica_id="b"), replica(replica_id="c")]
     for now in (21.0, 22.0):
         change = transitions.advance(state, now=now, replicas=everywhere, verdicts={})
         assert change is not None
