@@ -77,6 +77,7 @@ class RedisStateStore:
         timeout_seconds: float = 2.0,
         max_answers: int = MAX_ANSWERS,
         max_events: int = MAX_EVENTS,
+        may_be_away: bool = False,
     ) -> None:
         self._max_answers, self._max_events = max_answers, max_events
         arguments = _connection_arguments(url)
@@ -90,13 +91,13 @@ class RedisStateStore:
             retry=Retry(NoBackoff(), 0),
         )
         self._scripts: dict[str, Any] = {}
-        with self._translated():
-            self._redis.set(f"{_PREFIX}schema", _SCHEMA, nx=True)
-            schema = self._redis.get(f"{_PREFIX}schema")
-        if schema != _SCHEMA:
-            raise CorruptStateError(
-                f"the state store {self._name} has schema {schema!r}, this release knows {_SCHEMA!r}: upgrade it"
-            )
+        self._is_checked = False
+        try:
+            with self._translated():
+                pass
+        except StoreUnavailableError:
+            if not may_be_away:
+                raise
 
     def read(self, model: str) -> Stored:
         """See StateStore."""
@@ -261,12 +262,23 @@ class RedisStateStore:
                 self._scripts[script] = self._redis.register_script(script)
             return self._scripts[script](keys=keys, args=list(arguments))
 
+    def _check_schema(self) -> None:
+        self._redis.set(f"{_PREFIX}schema", _SCHEMA, nx=True)
+        schema = self._redis.get(f"{_PREFIX}schema")
+        if schema != _SCHEMA:
+            raise CorruptStateError(
+                f"the state store {self._name} has schema {schema!r}, this release knows {_SCHEMA!r}: upgrade it"
+            )
+        self._is_checked = True
+
     def _no_state(self, model: str) -> NoSuchModelStateError:
         return NoSuchModelStateError(f"the state store {self._name} has no state of model {model!r}")
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
         try:
+            if not self._is_checked:
+                self._check_schema()
             yield
         except redis.RedisError as exc:
             raise _translation(self._name, exc) from exc

@@ -37,26 +37,27 @@ class SqliteDatabase:
         schema: SQL that makes the tables.
         version: The schema's number; a file of a higher one is refused.
         timeout_seconds: How long a call waits for other threads and processes.
+        may_be_away: Whether it may be out of reach now; calls raise until it is back.
 
     Raises:
         StateStoreError: The file cannot be used.
     """
 
-    def __init__(self, path: Path, *, schema: str, version: int, timeout_seconds: float) -> None:
+    def __init__(
+        self, path: Path, *, schema: str, version: int, timeout_seconds: float, may_be_away: bool = False
+    ) -> None:
         self.path = path
         self._schema, self._version, self._timeout_seconds = schema, version, timeout_seconds
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
         self._file: tuple[int, int] | None = None
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))  # It holds the hashes of keys.
-        except PermissionError:
-            pass  # Reading may work; the first write says that it does not.
-        except OSError as exc:
-            raise StoreUnavailableError(f"the state store {path} cannot be made: {exc}") from exc
-        with self.reading():
-            pass
+            self._make()
+            with self.reading():
+                pass
+        except StoreUnavailableError:
+            if not may_be_away:
+                raise
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
@@ -94,6 +95,16 @@ class SqliteDatabase:
         """Closes the file."""
         with self._turn():
             self._disconnect()
+
+    def _make(self) -> None:
+        path = self.path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))  # It holds the hashes of keys.
+        except PermissionError:
+            pass  # Reading may work; the first write says that it does not.
+        except OSError as exc:
+            raise StoreUnavailableError(f"the state store {path} cannot be made: {exc}") from exc
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:

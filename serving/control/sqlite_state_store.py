@@ -65,6 +65,7 @@ class SqliteStateStore:
         clock: Unix seconds, by which reports, leases and answers end.
         max_answers: How many answers, and how many claims of feedback, are kept.
         max_events: How many events are kept for each model.
+        may_be_away: Whether it may be out of reach now.
 
     Raises:
         StateStoreError: The file cannot be used.
@@ -78,12 +79,15 @@ class SqliteStateStore:
         clock: Callable[[], float] = time.time,
         max_answers: int = MAX_ANSWERS,
         max_events: int = MAX_EVENTS,
+        may_be_away: bool = False,
     ) -> None:
         self._clock, self._max_answers, self._max_events = clock, max_answers, max_events
-        self._database = SqliteDatabase(path, schema=_SCHEMA, version=_VERSION, timeout_seconds=timeout_seconds)
+        self._database = SqliteDatabase(
+            path, schema=_SCHEMA, version=_VERSION, timeout_seconds=timeout_seconds, may_be_away=may_be_away
+        )
 
     @classmethod
-    def of_url(cls, url: str, *, timeout_seconds: float = 2.0) -> "SqliteStateStore":
+    def of_url(cls, url: str, *, timeout_seconds: float = 2.0, may_be_away: bool = False) -> "SqliteStateStore":
         """The store of a URL like `sqlite:///folder/state.db`, whose path is absolute.
 
         Raises:
@@ -93,7 +97,7 @@ class SqliteStateStore:
         path = "/" + unquote(parts.path).lstrip("/")
         if parts.netloc or len(path) < 2 or path.endswith("/") or parts.query:
             raise StateStoreError(f"the state store's URL is {url!r}; expected sqlite:///absolute/path/file.db")
-        return cls(Path(path), timeout_seconds=timeout_seconds)
+        return cls(Path(path), timeout_seconds=timeout_seconds, may_be_away=may_be_away)
 
     def read(self, model: str) -> Stored:
         """See StateStore."""

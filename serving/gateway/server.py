@@ -5,6 +5,7 @@ import gc
 import logging
 import math
 import signal
+from functools import partial
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -206,7 +207,9 @@ def run(settings: Settings) -> None:
 async def _run(settings: Settings) -> None:
     model = _described(settings)
     _log.info("settings:\n%s", settings.shown())
-    store = await asyncio.to_thread(open_state_store, settings.state_url) if settings.state_url else None
+    # While it is away, the last known state serves, or the replica is not ready.
+    opening = partial(open_state_store, settings.state_url, may_be_away=True) if settings.state_url else None
+    store = await asyncio.to_thread(opening) if opening else None
     gateway = Gateway(settings, model, store)
     await gateway.start()
     host = settings.host

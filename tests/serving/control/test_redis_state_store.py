@@ -36,6 +36,20 @@ def test_a_server_that_comes_back_is_used_again(redis_server: RedisServer, opene
     assert store.create(stable_at(2)).state == stable_at(2)
 
 
+def test_a_server_that_may_be_away_is_used_once_it_is_there(redis_server: RedisServer) -> None:
+    redis_server.server.kill()
+    store = open_state_store(redis_server.url, timeout_seconds=5.0, may_be_away=True)
+    with pytest.raises(StoreUnavailableError, match="is the server running"):
+        store.revision("m")
+    redis_server.server.start()
+    redis_server.server.admin("SET", "rankhouse:schema", "0")
+    with pytest.raises(CorruptStateError, match="upgrade it"):
+        store.revision("m")
+    redis_server.server.admin("FLUSHALL")
+    assert store.create(stable_at(2)).state == stable_at(2)
+    store.close()
+
+
 def test_a_server_that_hangs_ends_in_time(redis_server: RedisServer, opened: Opened) -> None:
     store = opened(redis_server.url, timeout_seconds=0.2)
     store.create(stable_at(1))

@@ -218,3 +218,17 @@ def test_without_a_write_ahead_log_it_is_refused(tmp_path: Path, monkeypatch: py
     monkeypatch.chdir(tmp_path)
     with pytest.raises(StateStoreError, match=r"file system without shared memory.*take a local disk, or Redis"):
         SqliteStateStore(Path(":memory:"))  # Where SQLite keeps no log, as on some file systems.
+
+
+def test_a_file_that_may_be_away_is_used_once_it_is_there(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.touch()
+    with pytest.raises(StoreUnavailableError, match="cannot be made"):
+        SqliteStateStore(folder / "state.db")
+    store = SqliteStateStore(folder / "state.db", may_be_away=True)
+    with pytest.raises(StoreUnavailableError, match="is gone"):
+        store.revision("m")
+    folder.unlink()
+    SqliteStateStore(folder / "state.db").close()
+    assert store.create(stable_at(2)).state == stable_at(2)
+    store.close()

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
+from benchmarks.support.rollout.callers import Callers
 from benchmarks.support.rollout.oracle import Window
 from benchmarks.support.rollout.replica import Replica
 from benchmarks.support.rollout.site import Site
@@ -18,8 +19,8 @@ STEPS = ({"weight": 20, "pause": "1s"}, {"weight": 60, "pause": "1s"})
 class Killer:
     """Kills a gateway as soon as the history shows an event, and starts it again."""
 
-    def __init__(self, site: Site, replica: Replica) -> None:
-        self._site, self._replica = site, replica
+    def __init__(self, site: Site, replica: Replica, callers: Callers) -> None:
+        self._site, self._replica, self._callers = site, replica, callers
         self._seen = site.history()[-1].number
         self.windows: list[Window] = []
 
@@ -29,6 +30,9 @@ class Killer:
         self._replica.kill()
         self._replica.start()
         self.windows.append(Window(begin, time.time(), may_fail=True))
+        # Stable is there first, and stands in for the candidate until that is proven again.
+        end = self._site.wait_until_answering(self._callers, self._replica)
+        self.windows.append(Window(begin, end, may_fall_back=True))
         self._seen = event.number
         assert event.kind == kind
 
@@ -40,7 +44,7 @@ def test_a_gateway_that_is_killed_after_every_event_goes_on(
     first = site.publish()
     with site.replica(triton) as replica, site.callers(replica, pause_seconds=0.01) as callers:
         site.wait_until_stable(first)
-        killer = Killer(site, replica)
+        killer = Killer(site, replica, callers)
         second = site.publish()
         for kind in ("started", "stepped", "stepped", "promoted"):
             killer.after(kind)
