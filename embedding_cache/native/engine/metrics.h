@@ -47,8 +47,12 @@ class VersionMetrics {
   void AddTime(Timed what, std::chrono::nanoseconds duration);
 
   // Whether a lookup that begins is one of those that stand for kSampleEvery in what is too dear to count each time.
+  // Threads that share a shard may both count the same number, which costs less than to count exactly.
   bool IsSampled() {
-    return mine().num_begun.fetch_add(1, std::memory_order_relaxed) % kSampleEvery == kSampleEvery - 1;
+    std::atomic<int64_t>& num_begun = mine().num_begun;
+    const int64_t number = num_begun.load(std::memory_order_relaxed) + 1;
+    num_begun.store(number, std::memory_order_relaxed);
+    return number % kSampleEvery == 0;
   }
   static constexpr int64_t kSampleEvery = 256;
 
