@@ -151,7 +151,7 @@ def test_a_batch_waits_for_one_deadline_however_many_requests_it_has(
         model = write_batched(version, features_step(version), repository=triton.repository)
         inference.load(model)
         # Counters reach Triton's metrics by and by: this copy has the failures of the tests before.
-        until("the version is in a copy", lambda: version.name in httpx.get(triton.metrics_url).text)
+        until("the version is in a copy", lambda: lookups in httpx.get(triton.metrics_url).text)
         before = counter(triton, failures)
         with redis.paused():
             calls = [inference.begin(model, as_element(raw_arrays(raw_batch([row])))) for row in ROWS[:3]]
