@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 from fastapi import FastAPI, Request, Response
-from fastapi.staticfiles import StaticFiles
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -19,6 +18,7 @@ from rankhouse.serving.admin.bodies import decode_body
 from rankhouse.serving.admin.guard import Guard
 from rankhouse.serving.admin.idempotency import HEADER, Answers
 from rankhouse.serving.admin.operations import OPERATIONS, Admin, Call, Operation, Query
+from rankhouse.serving.admin.operations_page import serve_page
 from rankhouse.serving.errors import (
     BodyTooLargeError,
     InvalidFieldError,
@@ -49,7 +49,7 @@ def create_admin_app(
         admin: What the operations work on.
         max_body_bytes: The limit of a request's body.
         max_header_bytes: The limit of a request's headers, names and values together.
-        page: A folder of static files that is served at `/`; None serves none.
+        page: The folder of the operations page (operations_page.PAGE); None serves none.
     """
     app: FastAPI = FastAPIOffline(title="Rankhouse admin", description=openapi.ABOUT, redoc_url=None)
     app.add_middleware(Envelope, max_header_bytes=max_header_bytes)
@@ -61,7 +61,7 @@ def create_admin_app(
         app.add_api_route(operation.path, endpoint, **openapi.describe_operation(operation))
     openapi.describe(app)
     if page is not None:
-        app.mount("/", StaticFiles(directory=page, html=True))
+        serve_page(app, page)
     return app
 
 

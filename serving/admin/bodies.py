@@ -31,6 +31,12 @@ class StartRollout(msgspec.Struct, forbid_unknown_fields=True):
     reason: Reason = ""
 
 
+class CheckRollout(msgspec.Struct, forbid_unknown_fields=True):
+    """A rollout that is only looked at."""
+
+    yaml: Annotated[str, Meta(max_length=64 << 10, description="What its YAML file says.")]
+
+
 class Promote(msgspec.Struct, forbid_unknown_fields=True):
     """A rollout's candidate is to become stable now."""
 

@@ -13,6 +13,7 @@ import msgspec
 
 from rankhouse.serving.admin.catalog import VersionCatalog
 from rankhouse.serving.admin.keys import Caller
+from rankhouse.serving.admin.plans import RolloutPlan, plan_of
 from rankhouse.serving.control import transitions
 from rankhouse.serving.control.model_state import Change, ModelState, RefreshPolicy, Rollout, number_of
 from rankhouse.serving.control.rollout_spec import LATEST, RolloutSpec
@@ -51,6 +52,13 @@ class Commands:
 
         state = self._make(command).state
         return next(each for each in reversed(state.rollouts) if self._is_same(each, filled, by))
+
+    def plan(self, spec: RolloutSpec, *, by: Caller) -> RolloutPlan:
+        """Says what `start` would do now, and does nothing."""
+        state = self._store.read(self._model).state
+        filled = self._with_latest(spec)
+        transitions.start_rollout(state, filled, actor=by.name, now=time.time())
+        return plan_of(filled, state, self._store.replicas(self._model))
 
     def pause(self, rollout: str, *, by: Caller, reason: str) -> Rollout:
         """Stops a rollout where it is."""

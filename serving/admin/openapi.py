@@ -41,6 +41,7 @@ _ROLLOUT_EXAMPLE = {
 _EXAMPLES: dict[type, dict[str, Any]] = {
     bodies.Why: {"reason": "CTR looks odd on Android"},
     bodies.StartRollout: {"spec": _ROLLOUT_EXAMPLE, "reason": "first model with the new features"},
+    bodies.CheckRollout: {"yaml": "candidate: latest\nsteps: [{weight: 5, pause: 10m}, {weight: 100}]\n"},
     bodies.Promote: {"reason": "good enough"},
     bodies.SkipStep: {"step": 0, "reason": "night traffic is over"},
     bodies.SetWeight: {"weight": 10, "reason": "less, while the database is slow"},

@@ -13,12 +13,13 @@ from rankhouse.serving.admin.commands import Commands
 from rankhouse.serving.admin.drifting import parse_drift
 from rankhouse.serving.admin.keys import Caller, KeyRing, Role
 from rankhouse.serving.admin.overview import Overview, Reader
+from rankhouse.serving.admin.plans import RolloutPlan
 from rankhouse.serving.admin.verdicts import Gate, VerdictAnswer, check_gate, prometheus_answer, verdict_numbers
 from rankhouse.serving.admin.views import ReplicaView, RolloutView, VersionView
 from rankhouse.serving.admin.webhooks import Progress
 from rankhouse.serving.control.model_state import Event, Rollout
 from rankhouse.serving.control.refresh_policy import parse_policy, policy_document
-from rankhouse.serving.control.rollout_spec import parse_rollout
+from rankhouse.serving.control.rollout_spec import parse_rollout, read_rollout
 from rankhouse.serving.control.state_store import StateStore, Stored
 
 PREFIX = "/admin/v1"
@@ -190,6 +191,11 @@ def rollouts(admin: Admin, call: Call) -> list[RolloutView]:
 def start(admin: Admin, call: Call) -> RolloutView:
     """Starts a rollout. Sent again while it is active, by the same key and with the same spec, it is that rollout."""
     return _view(admin, admin.commands.start(parse_rollout(call.body.spec), **call.how))
+
+
+def check_rollout(admin: Admin, call: Call) -> RolloutPlan:
+    """Checks a rollout's YAML against the state of now, and says what starting it would do. Changes nothing."""
+    return admin.commands.plan(read_rollout(call.body.yaml), by=call.caller)
 
 
 def rollout(admin: Admin, call: Call) -> RolloutView:
@@ -382,6 +388,11 @@ OPERATIONS = (
     Operation("GET", f"{PREFIX}/rollouts", "viewer", rollouts, list[RolloutView], query=(_LIMIT,), tag="rollouts"),
     Operation(
         *("POST", f"{PREFIX}/rollouts", "operator", start, RolloutView, bodies.StartRollout, ()),
+        problems=(errors.RolloutSpecError, errors.AdmissionError, *_COMMAND),
+        tag="rollouts",
+    ),
+    Operation(
+        *("POST", f"{PREFIX}/rollouts/check", "operator", check_rollout, RolloutPlan, bodies.CheckRollout, ()),
         problems=(errors.RolloutSpecError, errors.AdmissionError, *_COMMAND),
         tag="rollouts",
     ),

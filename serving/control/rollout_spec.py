@@ -107,10 +107,21 @@ def read_rollout(text: str) -> RolloutSpec:
         RolloutSpecError: It is not YAML, or a key or value does not work.
     """
     try:
-        document = yaml.safe_load(text)
-    except yaml.YAMLError as exc:
+        document = yaml.load(text, _PlainLoader)
+    except RecursionError as exc:
+        raise RolloutSpecError("the rollout is not YAML that can be read: it is nested too deeply") from exc
+    except (yaml.YAMLError, ValueError) as exc:  # ValueError: what looks like a date, and is none.
         raise RolloutSpecError(f"the rollout is not YAML: {exc}") from exc
     return parse_rollout(document)
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """YAML without aliases: a few lines of them are a document of gigabytes once it is printed."""
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("it has an alias (*name); write out what it stands for")
+        return super().compose_node(parent, index)
 
 
 def parse_rollout(document: object, *, is_template: bool = False) -> RolloutSpec:

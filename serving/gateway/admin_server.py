@@ -8,6 +8,7 @@ from rankhouse.serving.admin.commands import Commands
 from rankhouse.serving.admin.conductor import Conductor, ConductorOptions
 from rankhouse.serving.admin.keys import KeyRing
 from rankhouse.serving.admin.operations import Admin, ReplicaControl
+from rankhouse.serving.admin.operations_page import PAGE
 from rankhouse.serving.admin.overview import Reader
 from rankhouse.serving.control.state_store import StateStore
 from rankhouse.serving.errors import SettingsError
@@ -49,7 +50,7 @@ class AdminServer:
             KeyRing(store, key_file=settings.admin_key_file),
             replica,
         )
-        app = create_admin_app(admin, max_header_bytes=settings.max_header_bytes)
+        app = create_admin_app(admin, max_header_bytes=settings.max_header_bytes, page=PAGE)
         return HttpServer(app, what="the admin API", setting="ADMIN_PORT", grace_seconds=_GRACE_SECONDS)
 
     def listen(self) -> int | None:

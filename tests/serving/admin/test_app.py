@@ -46,6 +46,40 @@ def test_the_same_rollout_sent_twice_is_one(client: httpx.Client) -> None:
     assert len(client.get("/rollouts").json()) == 1
 
 
+def test_a_check_says_what_a_start_would_do_and_does_nothing(client: httpx.Client, store: StateStore) -> None:
+    reports(store, "two", loaded=(V1,))
+    text = "candidate: latest\nsteps: [{weight: 5, pause: 10m}, {weight: 100}]\nshadow: 10\nholdout: 1\n"
+    plan = client.post("/rollouts/check", json={"yaml": text}).json()
+    assert plan["spec"]["candidate"] == V2
+    assert plan["effects"] == [
+        f"It waits until two has loaded {V2}.",
+        f"Step 1: 5 % of the users get {V2}, for 10 min.",
+        f"Step 2: all users but the holdout get {V2}.",
+        f"Then {V2} becomes the stable version in place of {V1}.",
+        "Meanwhile the candidates score 10 % of the stable version's requests as well, unseen.",
+        f"Until then 1 % of the users are held out: they keep {V1}.",
+        "Nothing is analysed: only an operator can find that the candidate is worse.",
+    ]
+    assert client.get("/history").json() == []
+    assert client.post("/rollouts", json={"spec": plan["spec"]}).json()["status"] == "pending"
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "kind"),
+    [
+        ("candidate: [", 422, "rollout-spec"),
+        (f"candidate: {V2}\nsteps: [{{wieght: 5}}]", 422, "rollout-spec"),
+        ("a: &a [1, 2]\nb: [*a, *a]", 422, "rollout-spec"),
+        ("[" * 5000, 422, "rollout-spec"),
+        ("candidate: 2024-99-99", 422, "rollout-spec"),
+        (f"candidate: {V1}\nsteps: [{{weight: 100}}]", 409, "admission"),
+        ("x" * 70_000, 422, "invalid-field"),
+    ],
+)
+def test_a_check_refuses_what_a_start_would_refuse(client: httpx.Client, text: str, status: int, kind: str) -> None:
+    assert problem(client.post("/rollouts/check", json={"yaml": text})) == (status, kind)
+
+
 def test_latest_is_the_newest_version_that_anybody_knows(client: httpx.Client) -> None:
     assert started(client, candidate="latest")["arms"][0]["version"] == V2
 

@@ -12,6 +12,7 @@ import httpx
 import numpy as np
 
 from rankhouse.serving.admin.app import create_admin_app
+from rankhouse.serving.admin.catalog import VersionCatalog
 from rankhouse.serving.admin.commands import Commands
 from rankhouse.serving.admin.keys import KeyRing, read_key_file, write_key_file
 from rankhouse.serving.admin.operations import Admin
@@ -78,14 +79,22 @@ class Replica:
 class RunningAdmin:
     """An admin port in a thread of the test's process, until the `with` ends."""
 
-    def __init__(self, store: StateStore, folder: Path, **options: Any) -> None:
+    def __init__(
+        self,
+        store: StateStore,
+        folder: Path,
+        *,
+        model: str = MODEL,
+        catalog: VersionCatalog | None = None,
+        **options: Any,
+    ) -> None:
         self.key_file = folder / "admin.key"
         write_key_file(self.key_file)
         self.key = read_key_file(self.key_file)
         self.replica = Replica()
         self.keys = KeyRing(store, key_file=self.key_file)
-        commands, reader = Commands(store, MODEL, catalog=None), Reader(store, MODEL, catalog=None)
-        self._admin = Admin(store, MODEL, commands, reader, self.keys, self.replica)
+        commands, reader = Commands(store, model, catalog=catalog), Reader(store, model, catalog=catalog)
+        self._admin = Admin(store, model, commands, reader, self.keys, self.replica)
         self._options = options
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
         self._is_running = threading.Event()
