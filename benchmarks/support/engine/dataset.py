@@ -16,6 +16,7 @@ from benchmarks.support.embedding.cells import Pattern, TableShape
 from benchmarks.support.machine import CHECKOUT
 from rankhouse.embedding_cache.format.content import DeltaContent, VersionContent
 from rankhouse.embedding_cache.format.feature import DenseSteps, Feature
+from rankhouse.embedding_cache.format.golden import GoldenRequest
 from rankhouse.embedding_cache.format.records import FeatureContent, TableContent, TableDelta
 from rankhouse.embedding_cache.format.transform import CompiledTransform
 from rankhouse.embedding_cache.format.version import Version, VersionStore
@@ -24,6 +25,7 @@ from rankhouse.embedding_cache.format.vocabulary import FIRST_KNOWN_ID, Vocabula
 MODEL = "bench"
 NUM_FEATURES = 26
 BLOCK_ROWS = 1 << 16
+GOLDEN_CANDIDATES = 3
 COMPLETE = "complete"
 
 
@@ -110,12 +112,14 @@ def make_dataset(dataset: Dataset, say: Callable[[str], None]) -> None:
                 for table, name in enumerate(tables)
             ],
             features=[FeatureContent(feature.name, str(feature.table), "sum") for feature in features[1:]],
+            golden=golden_requests(dataset, 0),
         )
     )
     for number in range(1, len(dataset.shares) + 1):
         say(f"writing delta {number} of {dataset.folder}")
         deltas = [_delta(dataset, table, name, number) for table, name in enumerate(tables)]
-        content = DeltaContent(dense=dense, transform=parts, num_dense=1, tables=deltas)
+        golden = golden_requests(dataset, number)
+        content = DeltaContent(dense=dense, transform=parts, num_dense=1, tables=deltas, golden=golden)
         version = VersionStore(dataset.store).write_delta(content, version)
     if not dataset.is_servable:
         with dataset.rows_file.open("wb") as file:
@@ -125,15 +129,32 @@ def make_dataset(dataset: Dataset, say: Callable[[str], None]) -> None:
     (dataset.folder / COMPLETE).touch()
 
 
+def golden_requests(dataset: Dataset, num_deltas: int) -> list[GoldenRequest]:
+    """Returns a request and what the version after so many deltas answers; none where Triton cannot serve it."""
+    if not dataset.is_servable:
+        return []
+    values = np.arange(GOLDEN_CANDIDATES)[None, :] + np.arange(NUM_FEATURES)[:, None]
+    first, second = _dense_weights(NUM_FEATURES * dataset.tables.dim, 0)
+    embeddings = dataset.expected(values + FIRST_KNOWN_ID, num_deltas)
+    hidden = np.concatenate([np.ones((GOLDEN_CANDIDATES, 1), np.float32), embeddings], axis=1) @ first
+    scores = 1 / (1 + np.exp(-(np.maximum(hidden, 0) @ second)[:, 0].astype(np.float64)))
+    rows = [
+        {"price": 1.0, **{f"c{feature:02}": int(value) for feature, value in enumerate(candidate)}}
+        for candidate in values.T
+    ]
+    return [GoldenRequest({"context": {}, "candidates": rows}, tuple(scores.tolist()))]
+
+
+def _dense_weights(embeddings_dim: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    random, hidden = np.random.default_rng(seed), 64
+    first = random.normal(0, embeddings_dim**-0.5, (embeddings_dim + 1, hidden)).astype(np.float32)
+    return first, random.normal(0, hidden**-0.5, (hidden, 1)).astype(np.float32)
+
+
 def write_dense_part(path: Path, embeddings_dim: int, *, seed: int = 0) -> None:
     """Writes two layers that map `dense` [B, 1] and `embeddings` [B, E] to `scores` [B] as ONNX."""
-    random = np.random.default_rng(seed)
-    hidden = 64
-    weights = {
-        "first": random.normal(0, embeddings_dim**-0.5, (embeddings_dim + 1, hidden)).astype(np.float32),
-        "second": random.normal(0, hidden**-0.5, (hidden, 1)).astype(np.float32),
-        "flat": np.array([-1], dtype=np.int64),
-    }
+    first, second = _dense_weights(embeddings_dim, seed)
+    weights = {"first": first, "second": second, "flat": np.array([-1], dtype=np.int64)}
     nodes = [
         helper.make_node("Concat", ["dense", "embeddings"], ["inputs"], axis=1),
         helper.make_node("MatMul", ["inputs", "first"], ["products"]),
