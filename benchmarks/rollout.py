@@ -40,6 +40,7 @@ from rankhouse.serving.gateway.messages import ScoreRequest
 from rankhouse.serving.triton_server import TritonServer
 
 ROWS, QUICK_ROWS, DIM, SHARE = 5_000_000, 260_000, 16, 0.01
+PROOF = "Two clients without a pause, REST and gRPC; a delta every two seconds, a canary, another one aborted, a rollback."
 NUM_REQUESTS = 32  # Different ones, sent in turn.
 
 
@@ -54,7 +55,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="a markdown file to write")
     options = parser.parse_args()
     console = Console(highlight=False)
-    what = str(__doc__).split("\n\n", 2)[2]
+    what = PROOF if options.requests else str(__doc__).split("\n\n", 2)[2]
     with progress(console) as say, tempfile.TemporaryDirectory(dir=scratch()) as temporary:
         folder = Path(temporary)
         with TritonServer(folder / "models", run_dir=folder) as server:

@@ -12,6 +12,7 @@ from pathlib import Path
 from benchmarks.support.engine.dataset import NUM_FEATURES, Dataset, golden_requests
 from rankhouse.embedding_cache.format.content import DeltaContent
 from rankhouse.embedding_cache.format.records import TableDelta
+from rankhouse.embedding_cache.format.store_layout import VERSIONS
 from rankhouse.embedding_cache.format.version import VersionStore
 
 _LOWEST_PRIORITY = 19
@@ -24,12 +25,12 @@ class Export:
     Attributes:
         version: The version's name.
         begin: When writing began.
-        end: When the version was there.
+        appeared: When its folder got its name, so that it could be found.
     """
 
     version: str
     begin: float
-    end: float
+    appeared: float
 
 
 class Exporter:
@@ -84,4 +85,4 @@ def _export(dataset: Dataset, folder: Path, share: float) -> Export:
     content = DeltaContent(dense=parts / "dense.onnx", transform=parts, num_dense=1, tables=deltas, golden=golden)
     begin = time.time()
     version = store.write_delta(content, store.read(store.names()[-1]))
-    return Export(version.name, begin, time.time())
+    return Export(version.name, begin, (folder / VERSIONS / version.name).stat().st_ctime)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.support.rollout.proof import Proof
-from benchmarks.support.rollout.timings import AT_REST, Refreshed, Timings, WentBack
+from benchmarks.support.rollout.timings import AT_REST, EXPORT, Refreshed, Timings, WentBack
 from benchmarks.support.sheet import Sheet
 
 MOST_P99_RATIO, MOST_BACK_MS = 1.25, 100.0
@@ -56,7 +56,7 @@ def _latencies(timings: Timings) -> tuple[Sheet, list[tuple[str, float]]]:
         beside = _BESIDE.get(what, AT_REST)
         ratio = p99 / percentiles[beside][1]
         lines.append([what, f"{len(timings.seconds(what)):,}", f"{p50:.2f}", f"{p99:.2f}", f"{ratio:.2f}x {beside}"])
-        if what not in (AT_REST, "shadow 0 %"):
+        if what not in (AT_REST, EXPORT, "shadow 0 %"):
             ratios.append((what, ratio))
     return Sheet("Requests, milliseconds", ("while", "requests", "p50", "p99", "p99 ratio"), lines), ratios
 
@@ -84,4 +84,4 @@ def _judged(is_met: bool) -> str:
 
 
 def _ms(found: Sequence[Any], name: str) -> float:
-    return median(getattr(each, name) for each in found) * 1e3
+    return float(median(getattr(each, name) for each in found)) * 1e3

@@ -18,7 +18,7 @@ from rankhouse.serving.control.state_store import StateStore
 
 REST_SECONDS, SETTLE_SECONDS, SHADOW_SECONDS = 4.0, 1.0, 8.0
 CANARY_STEPS = [{"weight": 5, "pause": "2s"}, {"weight": 25, "pause": "2s"}, {"weight": 50, "pause": "2s"}]
-AT_REST = "at rest"
+AT_REST, EXPORT = "at rest", "export"
 _LOADED = re.compile(r"version (\S+) is loaded and proven \(([0-9.]+) s\)")
 _PAGE = 1000
 
@@ -28,7 +28,7 @@ class Refreshed:
     """One delta's way, in seconds.
 
     Attributes:
-        export: Writing it.
+        export: Writing it, until its folder has its name.
         loading: What the refresh agent did with it: verifying, loading, warming, replaying golden requests.
         admitted: From the beginning of the export until the state said that it answers.
         first: From there until its first answer.
@@ -145,16 +145,18 @@ class Stopwatch:
         return stable
 
     def _refresh(self) -> str:
-        with self._during("refresh"):
-            export = self.export().result()
-            eventually(lambda: self._stable() == export.version)
-            eventually(lambda: self._answers_of(export.version, export.begin))
-            time.sleep(SETTLE_SECONDS)
+        export = self.export().result()
+        eventually(lambda: self._stable() == export.version)
+        eventually(lambda: self._answers_of(export.version, export.begin))
+        time.sleep(SETTLE_SECONDS)
+        # What the trainer takes is none of the refresh's, which begins when the version's folder gets its name.
+        self.timings.windows[EXPORT].append((export.begin, export.appeared))
+        self.timings.windows["refresh"].append((export.appeared, time.time()))
         answers = self.callers.since(export.begin)
         loading = {name: float(seconds) for name, seconds in _LOADED.findall(self.replica.log())}
         self.timings.refreshes.append(
             Refreshed(
-                export=export.end - export.begin,
+                export=export.appeared - export.begin,
                 loading=loading[export.version],
                 admitted=self._event("admitted", export.version).at - export.begin,
                 first=min(each.got for each in answers if each.version == export.version) - export.begin,
