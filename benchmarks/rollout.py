@@ -40,7 +40,7 @@ from rankhouse.serving.gateway.messages import ScoreRequest
 from rankhouse.serving.triton_server import TritonServer
 
 ROWS, QUICK_ROWS, DIM, SHARE = 5_000_000, 260_000, 16, 0.01
-PROOF = "Two clients without a pause, REST and gRPC; a delta every two seconds, a canary, another one aborted, a rollback."
+PROOF = "Two clients without a pause, REST and gRPC; a delta every two seconds; canaries, one aborted; a rollback."
 NUM_REQUESTS = 32  # Different ones, sent in turn.
 
 
