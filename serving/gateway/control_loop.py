@@ -13,6 +13,7 @@ from rankhouse.serving.control.last_known_state import LastKnownState
 from rankhouse.serving.control.model_state import ModelState, ReplicaReport
 from rankhouse.serving.control.state_store import StateStore, Stored, SummaryKey
 from rankhouse.serving.errors import StateStoreError
+from rankhouse.serving.gateway.cache_tiers import CacheTiers
 from rankhouse.serving.gateway.feedback import Feedback
 from rankhouse.serving.gateway.loaded_versions import LoadedVersions
 from rankhouse.serving.gateway.observations import Observations
@@ -72,6 +73,8 @@ class ControlLoop:
         self._versions = versions
         self._observations = observations
         self._feedback = feedback
+        url = settings.triton_metrics_url
+        self._tiers = CacheTiers(url, self._model) if url else None
         self._file = LastKnownState(settings.state_file) if settings.state_file else None
         self._stored = self._kept = self._file.read(self._model) if self._file else None
         self._stale_since: float | None = None
@@ -84,7 +87,8 @@ class ControlLoop:
     async def start(self) -> None:
         """Begins; the first routes come when the state was read, or is known to be out of reach."""
         self._watcher.start()
-        parts = (lambda: self._versions.run(self._versions_changed), self._keep_telling)
+        parts = [lambda: self._versions.run(self._versions_changed), self._keep_telling]
+        parts += [self._tiers.run] if self._tiers else []
         self._tasks = [asyncio.create_task(_kept_going(part)) for part in parts]
 
     async def stop(self) -> None:
@@ -181,7 +185,7 @@ class ControlLoop:
             routing_revision=self._stored.revision if self._stored else 0,
             urls=dict(self.urls),
             is_draining=self._scorer.is_draining,
-            details=dict(more.details),
+            details=dict(more.details) | ({"tiers": self._tiers.counts} if self._tiers else {}),
         )
         await asyncio.to_thread(self._store.report, report, ttl_seconds=_REPORT_TTL_SECONDS)
 

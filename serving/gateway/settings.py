@@ -37,6 +37,9 @@ class Settings(BaseSettings):
         default=None, description="Folder below which a URL is mirrored; without it, in the user's cache directory."
     )
     triton_url: str = Field(default="127.0.0.1:8001", description="Triton's gRPC address, host:port.")
+    triton_metrics_url: str | None = Field(
+        default=None, min_length=1, description="Triton's metrics: with it, replicas report where rows were found."
+    )
     triton_repository: Path | None = Field(
         default=None,
         description="Triton's model repository: with it the gateway loads versions itself, as state_url says; without "

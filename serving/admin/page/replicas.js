@@ -5,6 +5,7 @@ import { ago, count, duration, percent, plural } from "./format.js";
 
 const TIERS = [
   ["memory", "memory"],
+  ["device", "GPU memory"],
   ["cache", "cache"],
   ["redis", "Redis"],
   ["degraded", "default rows"],
