@@ -51,11 +51,19 @@ class DividedCaches {
 
   DividedCaches(int64_t bytes, Make make) : bytes_(bytes), make_(std::move(make)) {}
 
-  // The cache of rows of a size that a version has. Throws what `make` throws; the sizes count as new then.
+  // The cache of rows of a size that a version has. Throws what `make` throws; memory is divided as before then, and
+  // the sizes count as new.
   Slot Of(int64_t row_bytes, const Manifest& manifest) {
     const std::lock_guard<std::mutex> lock(mutex_);
     RowSizes sizes = sizes_;
-    if (AddRowSizes(manifest, &sizes)) Divide(SharesOf(sizes, bytes_));
+    if (AddRowSizes(manifest, &sizes)) {
+      try {
+        Divide(SharesOf(sizes, bytes_));
+      } catch (...) {
+        DivideAsBefore();
+        throw;
+      }
+    }
     sizes_ = std::move(sizes);
     return slots_.at(row_bytes);
   }
@@ -72,15 +80,26 @@ class DividedCaches {
   void Divide(const std::map<int64_t, int64_t>& shares) {
     for (const auto& [row_bytes, share] : shares) {
       if (shares_[row_bytes] == share && slots_.count(row_bytes) > 0) continue;
+      std::shared_ptr<Cache> empty = make_(0, row_bytes);  // first, so that no slot is ever without a cache
       std::shared_ptr<CacheSlot<Cache>>& slot = slots_[row_bytes];
       if (slot == nullptr) slot = std::make_shared<CacheSlot<Cache>>();
-      slot->set(make_(0, row_bytes));
+      slot->set(std::move(empty));
       shares_[row_bytes] = 0;
     }
     for (const auto& [row_bytes, share] : shares) {
       if (shares_[row_bytes] == share) continue;
       slots_[row_bytes]->set(make_(share, row_bytes));
       shares_[row_bytes] = share;
+    }
+  }
+
+  // Gives the versions that are open the caches back that a failure has emptied.
+  void DivideAsBefore() noexcept {
+    try {
+      std::map<int64_t, int64_t> shares = SharesOf(sizes_, bytes_);
+      for (const auto& [row_bytes, slot] : slots_) shares.emplace(row_bytes, 0);
+      Divide(shares);
+    } catch (...) {  // Without room for them lookups go past caches, as where there are none.
     }
   }
 
