@@ -1,6 +1,7 @@
 """Real Redis servers on 127.0.0.1, with TLS and users: a cluster of three masters and their replicas, or one alone."""
 
 import contextlib
+import random
 import shutil
 import signal
 import socket
@@ -91,6 +92,9 @@ class Server:
         until(f"{self.name} answers: see {self.folder}/log", self._answers)
 
     def _answers(self) -> bool:
+        assert self.process is not None
+        if self.process.poll() is not None:
+            pytest.fail(f"{self.name} ended at once: {(self.folder / 'log').read_text()[-1000:]}")
         try:
             return bool(self.admin("PING") == b"PONG")
         except (OSError, AssertionError):
@@ -218,11 +222,20 @@ class Cluster:
 
 
 def free_ports(count: int) -> list[int]:
+    """Gives ports that nobody has now, and that no connection is given before a server has them.
+
+    Connections get theirs from 32768 on, and six nodes make many before the last of them listens.
+    """
     with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(contextlib.closing(socket.socket())) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+        found: list[int] = []
+        for port in random.SystemRandom().sample(range(10_000, 32_768), 1000):
+            each = stack.enter_context(contextlib.closing(socket.socket()))
+            with contextlib.suppress(OSError):
+                each.bind(("127.0.0.1", port))
+                found.append(port)
+            if len(found) == count:
+                return found
+    raise AssertionError(f"of 1000 ports, {len(found)} were free; expected {count}")
 
 
 def new_server(
