@@ -220,6 +220,8 @@ class OpenVersion:
         shape = (batch.batch_size, self.embeddings_dim)
         if out_BE.dtype != np.float32 or out_BE.shape != shape:
             raise BatchError(f"out is {out_BE.dtype} {list(out_BE.shape)}; expected float32 {list(shape)}")
+        if out.__cuda_array_interface__["data"][1]:
+            raise BatchError("out is read-only, as JAX's arrays are; expected one that may be written")
         columns = [[out_BE.ctypes.data + 4 * begin, self.embeddings_dim] for begin in self._column_begins]
         rows = np.array(columns, np.int64).reshape(-1, 2)
         handle.lookup_cuda(batch, rows, answer, num_threads, stream)

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "core/status.h"
@@ -91,10 +92,11 @@ class DeviceCall {
   std::vector<SourceReport> Run(const rh_feature_rows* out) {
     FetchAll(Demands());
     Pool(out);
+    CountTimes();
     return std::move(reports_);
   }
 
-  // Fetches rows of one table, of a batch without features.
+  // Fetches rows of one table, of a batch without features. That is no lookup, and its time does not count as one's.
   void Keep(int32_t table, Places places) {
     std::map<int32_t, std::vector<Places>> demands;
     demands[table] = {places};
@@ -235,7 +237,8 @@ class DeviceCall {
     fetch.host_bytes = group.fetched_bytes;
     fetch.is_complete = &is_complete_;
     Check(rh_row_cache_fetch_cuda(group.cache.get(), &fetch, group.workspace, group.workspace_bytes, stream_));
-    version_.metrics().AddTime(kDeviceTime, Clock::now() - begin - reading_);
+    device_time_ += Clock::now() - begin - reading_;
+    memory_time_ += reading_;
   }
 
   struct Context {
@@ -301,8 +304,6 @@ class DeviceCall {
   }
 
   void LocateMapped(std::vector<Missing>* missing) {
-    const auto begin = Clock::now();
-    bool any = false;
     std::vector<const char*> pages;
     for (Missing& some : *missing) {
       const Table& table = *some.demand->table;
@@ -310,11 +311,8 @@ class DeviceCall {
       SourceReport report;
       some.found = table.source->Locate({{some.places, some.n}}, arena_, &report);
       pages.insert(pages.end(), report.pages.begin(), report.pages.end());
-      any = true;
     }
-    if (!any) return;
     AskForPages(pages, &executor_);
-    version_.metrics().AddTime(kMemoryTime, Clock::now() - begin);
   }
 
   void LocateInTier(std::vector<Missing>* missing) {
@@ -327,7 +325,8 @@ class DeviceCall {
       asked.push_back(&some);
     }
     if (demands.empty()) return;
-    LocateRemote(&demands, arena_, batch_.since).AddTo(&version_.metrics());
+    const RemoteTimes times = LocateRemote(&demands, arena_, batch_.since);
+    remote_times_ = remote_times_ ? *remote_times_ + times : times;
     for (size_t i = 0; i < demands.size(); ++i) {
       asked[i]->found = demands[i].found;
       SourceReport& report = reports_[demands[i].table];
@@ -351,6 +350,14 @@ class DeviceCall {
     Check(rh_pooled_lookup_cuda(&lookup_, out, workspace_, workspace_bytes_, stream_));
   }
 
+  // Once for a lookup, whatever number of groups it has.
+  void CountTimes() const {
+    VersionMetrics& metrics = version_.metrics();
+    metrics.AddTime(kDeviceTime, device_time_);
+    if (memory_time_.count() > 0) metrics.AddTime(kMemoryTime, memory_time_);
+    if (remote_times_) remote_times_->AddTo(&metrics);
+  }
+
   const Version& version_;
   PlacedBatch batch_;
   rh_lookup lookup_;
@@ -367,6 +374,11 @@ class DeviceCall {
   int64_t workspace_bytes_ = 0;
   int32_t is_complete_ = 1;                // of the fetch: no default row stands in
   std::chrono::nanoseconds reading_ = {};  // what the fetch spent on the host
+
+  // Of all groups.
+  std::chrono::nanoseconds device_time_ = {};
+  std::chrono::nanoseconds memory_time_ = {};  // 0: the cache had all rows
+  std::optional<RemoteTimes> remote_times_;    // none: no tier was asked, and nor was its cache
 };
 
 }  // namespace

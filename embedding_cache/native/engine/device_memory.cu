@@ -44,7 +44,11 @@ DeviceScratch::~DeviceScratch() {
   cudaEventDestroy(static_cast<cudaEvent_t>(last_use_));
 }
 
-bool DeviceScratch::IsIdle() const { return cudaEventQuery(static_cast<cudaEvent_t>(last_use_)) == cudaSuccess; }
+bool DeviceScratch::IsIdle() const {
+  if (cudaEventQuery(static_cast<cudaEvent_t>(last_use_)) == cudaSuccess) return true;
+  cudaGetLastError();  // "not ready" counts as an error too, which CUB or the caller would find and take for their own
+  return false;
+}
 
 void DeviceScratch::Begin(int64_t device_bytes, int64_t host_bytes) {
   CheckCuda(cudaEventSynchronize(static_cast<cudaEvent_t>(last_use_)), "waiting for an earlier lookup");

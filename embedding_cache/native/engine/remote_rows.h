@@ -128,6 +128,11 @@ struct RemoteTimes {
     metrics->AddTime(kCacheTime, cache);
     if (tier) metrics->AddTime(kRedisTime, *tier);
   }
+
+  RemoteTimes operator+(const RemoteTimes& other) const {
+    if (!tier || !other.tier) return {cache + other.cache, tier ? tier : other.tier};
+    return {cache + other.cache, *tier + *other.tier};
+  }
 };
 
 // Does all demands of a batch at once, all of one tier: it is asked one time, for what no cache has, and has time from

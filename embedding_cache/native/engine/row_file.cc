@@ -120,7 +120,8 @@ std::shared_ptr<RowFile> RowFiles::Open(const std::string& store, const FileReco
   if (std::shared_ptr<RowFile> file = Find(record.sha256)) return file;
   // Numbers are not given again, as a cache may have rows of files that are closed.
   if (next_number_ == kMostFiles) throw Error(RH_INTERNAL, "this engine has opened 2^24 files: make a new one");
-  const auto file = std::make_shared<RowFile>(SharedPath(store, record), record, next_number_++, kind_);
+  const auto file = std::make_shared<RowFile>(SharedPath(store, record), record, next_number_, kind_);
+  ++next_number_;
   const std::lock_guard<std::mutex> lock(mutex_);
   files_[record.sha256] = file;
   ++counters_.files_opened;

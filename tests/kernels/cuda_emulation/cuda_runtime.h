@@ -261,7 +261,7 @@ T atomicAdd(T* target, T value) {
 // The runtime: device memory is host memory, and calls are done when they return
 // ---------------------------------------------------------------------------------------------------------------------
 
-enum cudaError_t { cudaSuccess = 0, cudaErrorMemoryAllocation = 2 };
+enum cudaError_t { cudaSuccess = 0, cudaErrorMemoryAllocation = 2, cudaErrorNotReady = 600 };
 enum cudaMemcpyKind { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost };
 enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount };
 using cudaStream_t = void*;
@@ -269,7 +269,14 @@ using cudaEvent_t = void*;
 constexpr unsigned cudaEventDisableTiming = 2;
 constexpr cudaStream_t cudaStreamPerThread = nullptr;
 
-inline cudaError_t cudaGetLastError() { return cudaSuccess; }
+namespace cuda_emulation {
+
+inline thread_local cudaError_t last_error = cudaSuccess;
+
+}  // namespace cuda_emulation
+
+inline cudaError_t cudaPeekAtLastError() { return cuda_emulation::last_error; }
+inline cudaError_t cudaGetLastError() { return std::exchange(cuda_emulation::last_error, cudaSuccess); }
 inline const char* cudaGetErrorString(cudaError_t) { return ""; }
 inline cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
 inline cudaError_t cudaMemsetAsync(void* target, int value, size_t bytes, cudaStream_t) {
@@ -299,7 +306,12 @@ inline cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSucce
 inline cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
 inline cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
 inline cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
-inline cudaError_t cudaEventQuery(cudaEvent_t) { return cudaSuccess; }
+// Every second event is still to come, which stays behind as the last error.
+inline cudaError_t cudaEventQuery(cudaEvent_t) {
+  static thread_local int num_queries = 0;
+  if (++num_queries % 2 == 0) return cudaSuccess;
+  return cuda_emulation::last_error = cudaErrorNotReady;
+}
 inline cudaError_t cudaGetDeviceCount(int* count) {
   *count = 1;
   return cudaSuccess;

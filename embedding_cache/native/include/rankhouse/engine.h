@@ -79,11 +79,11 @@ RH_API void rh_engine_close(rh_engine_version* version);
 //   (its number), "combiner", "dim", "column_begin"}]
 RH_API int rh_engine_version_json(const rh_engine_version* version, const char** json);
 
-// Bags of ids for all of a version's features, in their order: bag (f, b) at [f * B + b]. One of offsets, lengths and
-// hotness says where bags begin. lengths are fastest where they are all 1, and checked in any case.
 // Where arrays lie.
 typedef enum rh_memory { RH_HOST_MEMORY = 0, RH_DEVICE_MEMORY = 1 } rh_memory;
 
+// Bags of ids for all of a version's features, in their order: bag (f, b) at [f * B + b]. One of offsets, lengths and
+// hotness says where bags begin. lengths are fastest where they are all 1, and checked in any case.
 typedef struct rh_engine_batch {
   const void* ids;           // [N] of id_type, feature-major
   const int64_t* offsets;    // [F * B + 1] bag i holds ids[offsets[i]] to ids[offsets[i + 1] - 1]; or NULL

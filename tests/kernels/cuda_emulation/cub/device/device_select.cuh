@@ -1,4 +1,4 @@
-// CUB's selection on the host; see cuda_runtime.h.
+// CUB's selection on the host; see cuda_runtime.h. As CUB's it takes an error that somebody left behind for its own.
 #ifndef RANKHOUSE_TESTS_CUDA_EMULATION_DEVICE_SELECT_CUH_
 #define RANKHOUSE_TESTS_CUDA_EMULATION_DEVICE_SELECT_CUH_
 
@@ -16,7 +16,7 @@ struct DeviceSelect {
     for (int n = 0; n < count; ++n) {
       if (predicate(input[n])) output[(*num_selected)++] = input[n];
     }
-    return cudaSuccess;
+    return cudaPeekAtLastError();
   }
 };
 
