@@ -74,6 +74,13 @@ def test_the_admin_port_wants_a_key_and_the_other_port_has_no_admin(gateway: Run
     assert httpx.get(f"{gateway.url}/admin/v1/overview").status_code == 404
 
 
+def test_the_admin_port_has_the_operations_page(gateway: RunningGateway) -> None:
+    page = httpx.get(gateway.admin_url)
+    assert "<title>Rankhouse operations</title>" in page.text
+    assert "script-src 'self'" in page.headers["content-security-policy"]
+    assert httpx.get(f"{gateway.url}/page/main.js").status_code == 404
+
+
 def test_a_key_that_others_can_read_is_refused(versions: TwoVersions, triton: TritonServer, tmp_path: Path) -> None:
     write_key_file(tmp_path / "admin.key")
     (tmp_path / "admin.key").chmod(0o644)
