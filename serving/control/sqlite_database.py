@@ -10,6 +10,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,22 @@ _FAULTS: tuple[tuple[str, type[StateStoreError], str], ...] = (
 )
 
 
+@dataclass
+class _Seat:
+    """A connection, who has it now, and which file (device, inode) it is to."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    connection: sqlite3.Connection | None = None
+    file: tuple[int, int] | None = None
+
+    def close(self) -> None:
+        if self.connection is not None:
+            self.connection.close()
+        self.connection = None
+
+
 class SqliteDatabase:
-    """A file of tables. Any thread may use it; calls take turns.
+    """A file of tables. Any thread may use it; readers take turns, and so do writers, but no reader waits for a writer.
 
     Args:
         path: The file; it is made, with its folder, if it does not exist.
@@ -48,9 +63,7 @@ class SqliteDatabase:
     ) -> None:
         self.path = path
         self._schema, self._version, self._timeout_seconds = schema, version, timeout_seconds
-        self._lock = threading.Lock()
-        self._connection: sqlite3.Connection | None = None
-        self._file: tuple[int, int] | None = None
+        self._reader, self._writer = _Seat(), _Seat()
         try:
             self._make()
             with self.reading():
@@ -66,8 +79,8 @@ class SqliteDatabase:
         Raises:
             StateStoreError: The file cannot be used.
         """
-        with self._turn(), self._translated():
-            yield self._connected()
+        with self._turn(self._reader), self._translated(self._reader):
+            yield self._connected(self._reader)
 
     @contextlib.contextmanager
     def writing(self, *, is_durable: bool = True) -> Iterator[sqlite3.Connection]:
@@ -79,8 +92,8 @@ class SqliteDatabase:
         Raises:
             StateStoreError: The file cannot be used; nothing was changed.
         """
-        with self._turn(), self._translated():
-            connection = self._connected()
+        with self._turn(self._writer), self._translated(self._writer):
+            connection = self._connected(self._writer)
             connection.execute(f"PRAGMA synchronous = {'FULL' if is_durable else 'NORMAL'}")
             connection.execute("BEGIN IMMEDIATE")
             try:
@@ -93,8 +106,9 @@ class SqliteDatabase:
 
     def close(self) -> None:
         """Closes the file."""
-        with self._turn():
-            self._disconnect()
+        for seat in (self._reader, self._writer):
+            with self._turn(seat):
+                seat.close()
 
     def _make(self) -> None:
         path = self.path
@@ -107,8 +121,8 @@ class SqliteDatabase:
             raise StoreUnavailableError(f"the state store {path} cannot be made: {exc}") from exc
 
     @contextlib.contextmanager
-    def _turn(self) -> Iterator[None]:
-        if not self._lock.acquire(timeout=self._timeout_seconds):
+    def _turn(self, seat: _Seat) -> Iterator[None]:
+        if not seat.lock.acquire(timeout=self._timeout_seconds):
             raise StoreUnavailableError(
                 f"the state store {self.path} is busy: another thread of this process has used it for "
                 f"{self._timeout_seconds:g} s"
@@ -116,30 +130,30 @@ class SqliteDatabase:
         try:
             yield
         finally:
-            self._lock.release()
+            seat.lock.release()
 
     @contextlib.contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _translated(self, seat: _Seat) -> Iterator[None]:
         try:
             yield
         except sqlite3.Error as exc:
-            self._disconnect()
+            seat.close()
             said = str(exc)
             for words, kind, fix in _FAULTS:
                 if words in said.lower():
                     raise kind(f"the state store {self.path}: {said}; {fix}") from exc
             raise StateStoreError(f"the state store {self.path}: {said}") from exc
 
-    def _connected(self) -> sqlite3.Connection:
+    def _connected(self, seat: _Seat) -> sqlite3.Connection:
         """The connection to the file that is there now; on one that was removed, nobody would see what is written."""
         try:
             status = os.stat(self.path)
         except OSError as exc:
-            self._disconnect()
+            seat.close()
             raise StoreUnavailableError(f"the state store {self.path} is gone: {exc.strerror}; bring it back") from exc
-        if self._connection is not None and self._file == (status.st_dev, status.st_ino):
-            return self._connection
-        self._disconnect()
+        if seat.connection is not None and seat.file == (status.st_dev, status.st_ino):
+            return seat.connection
+        seat.close()
         connection = sqlite3.connect(
             self.path, timeout=self._timeout_seconds, isolation_level=None, check_same_thread=False
         )
@@ -148,13 +162,8 @@ class SqliteDatabase:
         except BaseException:
             connection.close()
             raise
-        self._connection, self._file = connection, (status.st_dev, status.st_ino)
+        seat.connection, seat.file = connection, (status.st_dev, status.st_ino)
         return connection
-
-    def _disconnect(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-        self._connection = None
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         if self._schema_version(connection) == self._version:

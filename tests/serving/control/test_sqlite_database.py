@@ -70,6 +70,13 @@ def test_a_locked_file_says_so_and_works_again(database: SqliteDatabase, path: P
     assert count(database) == 1
 
 
+def test_no_reader_waits_for_a_writer(database: SqliteDatabase) -> None:
+    with database.writing() as connection:
+        connection.execute("INSERT INTO notes VALUES ('x')")
+        assert count(database) == 0
+    assert count(database) == 1
+
+
 def test_a_thread_that_is_slow_is_told_of(database: SqliteDatabase) -> None:
     is_in, may_go = threading.Event(), threading.Event()
 
@@ -90,7 +97,7 @@ def test_a_thread_that_is_slow_is_told_of(database: SqliteDatabase) -> None:
 
 def test_a_full_disk_says_so_and_leaves_the_old_state(database: SqliteDatabase) -> None:
     add(database, b"x")
-    with database.reading() as connection:
+    with database.writing() as connection:
         connection.execute("PRAGMA max_page_count = 4")
     with pytest.raises(
         StoreFullError, match="database or disk is full; the disk is full: make room, nothing was changed"
@@ -124,7 +131,7 @@ except StateStoreError as exc:
 
 
 def test_a_read_only_file_says_so(database: SqliteDatabase) -> None:
-    with database.reading() as connection:
+    with database.writing() as connection:
         connection.execute("PRAGMA query_only = 1")
     with pytest.raises(StoreFullError, match="readonly database; this user may not write"):
         add(database, b"x")
