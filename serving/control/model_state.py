@@ -218,8 +218,7 @@ class AnsweredRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         version: The version that answered.
         arm: `stable` or `candidate`.
         at: When, in unix seconds.
-        scores: By candidate of the request.
-        positions: For each rank, best first, the index of its candidate in the request.
+        scores: By candidate of the request: float32, little endian.
     """
 
     request_id: str
@@ -228,8 +227,7 @@ class AnsweredRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: str
     arm: str
     at: float
-    scores: tuple[float, ...] = ()
-    positions: tuple[int, ...] = ()
+    scores: bytes = b""
 
 
 class ApiKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -38,6 +38,7 @@ from rankhouse.serving.control.state_store import (
     PublishedSummary,
     Stored,
     SummaryKey,
+    answer_name,
 )
 from rankhouse.serving.errors import (
     ConflictError,
@@ -207,19 +208,19 @@ class RedisStateStore:
 
     def remember_answers(self, answers: Sequence[AnsweredRequest], *, ttl_seconds: float) -> None:
         """See StateStore."""
-        parts = [part for each in answers for part in (each.request_id, encode_answer(each))]
+        parts = [part for each in answers for part in (answer_name(each.model, each.request_id), encode_answer(each))]
         arguments = [f"{_PREFIX}answer:", _milliseconds(ttl_seconds), self._max_answers, *parts]
         self._run(scripts.REMEMBER, [f"{_PREFIX}answers"], arguments)
 
-    def recall_answer(self, request_id: str) -> AnsweredRequest | None:
+    def recall_answer(self, model: str, request_id: str) -> AnsweredRequest | None:
         """See StateStore."""
         with self._translated():
-            content = self._redis.get(f"{_PREFIX}answer:{request_id}")
+            content = self._redis.get(f"{_PREFIX}answer:{answer_name(model, request_id)}")
         return None if content is None else decode_answer(content)
 
-    def claim_feedback(self, claims: Sequence[tuple[str, str]], *, ttl_seconds: float) -> list[bool]:
+    def claim_feedback(self, model: str, claims: Sequence[tuple[str, str]], *, ttl_seconds: float) -> list[bool]:
         """See StateStore."""
-        members = [f"{request_id}\0{event}" for request_id, event in claims]
+        members = [f"{answer_name(model, request_id)}\0{event}" for request_id, event in claims]
         first = self._run(
             scripts.CLAIM, [f"{_PREFIX}claims"], [_milliseconds(ttl_seconds), self._max_answers, *members]
         )

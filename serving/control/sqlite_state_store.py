@@ -30,6 +30,7 @@ from rankhouse.serving.control.state_store import (
     PublishedSummary,
     Stored,
     SummaryKey,
+    answer_name,
 )
 from rankhouse.serving.errors import ConflictError, CorruptStateError, NoSuchModelStateError, StateStoreError
 
@@ -46,10 +47,10 @@ CREATE INDEX finished_of_model ON finished (model, number);
 CREATE TABLE replicas (model TEXT, replica TEXT, expires_at REAL, content BLOB NOT NULL, PRIMARY KEY (model, replica));
 CREATE TABLE leases (name TEXT PRIMARY KEY, holder TEXT NOT NULL, expires_at REAL NOT NULL);
 CREATE TABLE summaries (model TEXT, replica TEXT, key TEXT, at REAL, content BLOB, PRIMARY KEY (model, replica, key));
-CREATE TABLE answers (number INTEGER PRIMARY KEY AUTOINCREMENT, request_id TEXT UNIQUE, expires_at REAL, content BLOB);
+CREATE TABLE answers (number INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT UNIQUE, expires_at REAL, content BLOB);
 CREATE INDEX answers_by_end ON answers (expires_at);
-CREATE TABLE claims (number INTEGER PRIMARY KEY AUTOINCREMENT, request_id TEXT, event TEXT, expires_at REAL,
-    UNIQUE (request_id, event));
+CREATE TABLE claims (number INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT, event TEXT, expires_at REAL,
+    UNIQUE (name, event));
 CREATE INDEX claims_by_end ON claims (expires_at);
 CREATE TABLE api_keys (name TEXT PRIMARY KEY, content BLOB NOT NULL);
 CREATE TABLE named_values (name TEXT PRIMARY KEY, content BLOB NOT NULL)
@@ -261,26 +262,28 @@ class SqliteStateStore:
     def remember_answers(self, answers: Sequence[AnsweredRequest], *, ttl_seconds: float) -> None:
         """See StateStore."""
         now = self._clock()
-        rows = [(each.request_id, now + ttl_seconds, encode_answer(each)) for each in answers]
+        rows = [(answer_name(each.model, each.request_id), now + ttl_seconds, encode_answer(each)) for each in answers]
         with self._database.writing(is_durable=False) as connection:
             connection.executemany("INSERT OR REPLACE INTO answers VALUES (NULL, ?, ?, ?)", rows)
             self._forget(connection, "answers", now)
 
-    def recall_answer(self, request_id: str) -> AnsweredRequest | None:
+    def recall_answer(self, model: str, request_id: str) -> AnsweredRequest | None:
         """See StateStore."""
         with self._database.reading() as connection:
             row = connection.execute(
-                "SELECT content FROM answers WHERE request_id = ? AND expires_at > ?", (request_id, self._clock())
+                "SELECT content FROM answers WHERE name = ? AND expires_at > ?",
+                (answer_name(model, request_id), self._clock()),
             ).fetchone()
         return None if row is None else decode_answer(row[0])
 
-    def claim_feedback(self, claims: Sequence[tuple[str, str]], *, ttl_seconds: float) -> list[bool]:
+    def claim_feedback(self, model: str, claims: Sequence[tuple[str, str]], *, ttl_seconds: float) -> list[bool]:
         """See StateStore."""
         now = self._clock()
         with self._database.writing(is_durable=False) as connection:
             self._forget(connection, "claims", now)
             insert = "INSERT OR IGNORE INTO claims VALUES (NULL, ?, ?, ?)"
-            return [connection.execute(insert, (*claim, now + ttl_seconds)).rowcount == 1 for claim in claims]
+            rows = [(answer_name(model, request_id), event, now + ttl_seconds) for request_id, event in claims]
+            return [connection.execute(insert, row).rowcount == 1 for row in rows]
 
     def _forget(self, connection: Connection, table: str, now: float) -> None:
         """Removes rows whose time is over, and the oldest of too many, which the growing numbers tell."""

@@ -44,6 +44,11 @@ def summary_key(rollout: str, version: str, arm: str) -> SummaryKey:
     return f"{rollout}/{version}/{arm}"
 
 
+def answer_name(model: str, request_id: str) -> str:
+    """The name of an answer in a store; request ids are visible ASCII, so no two answers share one."""
+    return f"{model} {request_id}"
+
+
 @dataclass(frozen=True)
 class Stored:
     """A state and its revision, which each commit makes larger."""
@@ -141,13 +146,14 @@ class StateStore(Protocol):
     def remember_answers(self, answers: Sequence[AnsweredRequest], *, ttl_seconds: float) -> None:
         """Keeps answers for feedback, for a time and MAX_ANSWERS at most; the oldest go first."""
 
-    def recall_answer(self, request_id: str) -> AnsweredRequest | None:
-        """The answer that a request got, if it is still kept."""
+    def recall_answer(self, model: str, request_id: str) -> AnsweredRequest | None:
+        """The answer that a request got of a model, if it is still kept."""
 
-    def claim_feedback(self, claims: Sequence[tuple[str, str]], *, ttl_seconds: float) -> list[bool]:
+    def claim_feedback(self, model: str, claims: Sequence[tuple[str, str]], *, ttl_seconds: float) -> list[bool]:
         """Claims feedback, so that it counts once whoever gets it twice.
 
         Args:
+            model: The model that answered: one request id may come to several.
             claims: Pairs of a request's id and the event's name.
             ttl_seconds: How long a claim is remembered.
 

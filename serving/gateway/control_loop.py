@@ -77,11 +77,13 @@ class ControlLoop:
         self._tiers = CacheTiers(url, self._model) if url else None
         self._file = LastKnownState(settings.state_file) if settings.state_file else None
         self._stored = self._kept = self._file.read(self._model) if self._file else None
+        self._is_settled = False  # What stands in the file counts only once the store is known to be out of reach.
         self._stale_since: float | None = None
         self._published: dict[SummaryKey, bytes] = {}
         self._troubles: dict[str, str] = {}
         self._is_news = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
+        self._creating: asyncio.Task[None] | None = None
         self._watcher = StateWatcher(store, self._model, on_state=self._on_state, on_lost=self._on_lost)
 
     async def start(self) -> None:
@@ -93,9 +95,10 @@ class ControlLoop:
 
     async def stop(self) -> None:
         """Ends, after it has published what there is to publish."""
-        for task in self._tasks:
+        tasks = [*self._tasks, *([self._creating] if self._creating else [])]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._watcher.stop()
         await self._publish()
         await self._try("feedback", self._feedback.write)
@@ -125,7 +128,7 @@ class ControlLoop:
 
     def update(self) -> None:
         """Makes the routes anew, of the state as it is known and of what is loaded."""
-        if self._stored is None:
+        if self._stored is None or not self._is_settled:
             return
         models, is_stale = self._versions.models, self._stale_since is not None
         stored = self._stored
@@ -138,19 +141,27 @@ class ControlLoop:
         if stored is None:
             # An emptied store gets back what was in it last; a new one gets the first state.
             state = self._stored.state if self._stored else self._first_state
-            self._tasks.append(asyncio.create_task(self._create(state)))
+            if self._creating is None or self._creating.done():
+                self._creating = asyncio.create_task(self._create(state))
             return
         if self._stale_since is not None:
             _log.info("the state store is back, at revision %d", stored.revision)
-        self._stored, self._stale_since, self._scorer.control = stored, None, ""
+        self._stored, self._stale_since, self._scorer.control, self._is_settled = stored, None, "", True
         self._versions.follow(stored.state)
         self.update()
 
     async def _create(self, state: ModelState) -> None:
-        await self._try("the first state", lambda: asyncio.to_thread(self._store.create, state))
+        """Writes a state, as often as it takes: a store that can be read may be full."""
+        what = "the first state"
+        while True:
+            await self._try(what, lambda: asyncio.to_thread(self._store.create, state))
+            if not self._troubles[what]:
+                return
+            await asyncio.sleep(_SECONDS)
 
     def _on_lost(self, reason: str) -> None:
         _log.error("the state store cannot be read, so the last known state holds: %s", reason)
+        self._is_settled = True
         if self._stale_since is None:
             if self._stored is not None:
                 self._versions.follow(self._stored.state)

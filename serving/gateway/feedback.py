@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from rankhouse.serving.control.model_state import AnsweredRequest
 from rankhouse.serving.control.state_store import StateStore
-from rankhouse.serving.errors import StateStoreError
+from rankhouse.serving.errors import InvalidFieldError, StateStoreError
 from rankhouse.serving.gateway.admission import Admission
 from rankhouse.serving.gateway.call import Answered
 from rankhouse.serving.gateway.messages import FeedbackAnswer, OutcomeReport
@@ -26,6 +26,8 @@ from rankhouse.serving.gateway.settings import Settings
 
 # Requests with feedback: they wait for the state store, of which scoring must see nothing.
 _MAX_IN_FLIGHT = 32
+# In one request: each that is not known here is a question to the state store.
+_MAX_REPORTS = 1000
 # Answers that wait to be written. More come in a second only where the store is away.
 _MAX_UNWRITTEN = 20_000
 # Answers outlive the time in which feedback is taken, so that a late report is told from one of an unknown request.
@@ -104,7 +106,16 @@ class Feedback:
             self._metrics.observe_lost("answers", 1)
 
     async def take(self, reports: Sequence[OutcomeReport]) -> FeedbackAnswer:
-        """Takes reports of outcomes; what is wrong with one does not touch the others."""
+        """Takes reports of outcomes; what is wrong with one does not touch the others.
+
+        Raises:
+            InvalidFieldError: There are too many.
+        """
+        if len(reports) > _MAX_REPORTS:
+            raise InvalidFieldError(
+                f"the request holds {len(reports)} reports; expected at most {_MAX_REPORTS}, so send several requests",
+                "",
+            )
         found = await self._found({report.request_id for report in reports})
         now = time.time()
         counts = dict.fromkeys(FeedbackAnswer.__struct_fields__, 0)
@@ -160,8 +171,8 @@ class Feedback:
         recalled = {}
         try:
             for request_id in request_ids:
-                answer = store.recall_answer(request_id)
-                if answer is not None and answer.model == self._model:
+                answer = store.recall_answer(self._model, request_id)
+                if answer is not None:
                     recalled[request_id] = _of_stored(answer)
         except StateStoreError as exc:
             _log.warning("feedback on answers that are not kept here counts as unknown: %s", exc)
@@ -180,7 +191,7 @@ class Feedback:
             return dict.fromkeys(claims, True)
         try:
             kept = _KEPT_FOR * self._ttl_seconds
-            first = await asyncio.to_thread(self._store.claim_feedback, claims, ttl_seconds=kept)
+            first = await asyncio.to_thread(self._store.claim_feedback, self._model, claims, ttl_seconds=kept)
         except StateStoreError as exc:
             _log.warning("feedback is told from its duplicates by this replica alone: %s", exc)
             return dict.fromkeys(claims, True)
@@ -216,10 +227,10 @@ def _to_stored(request_id: str, model: str, answer: Answer) -> AnsweredRequest:
         version=answer.version,
         arm=answer.arm,
         at=answer.at,
-        scores=tuple(answer.scores.tolist()),
+        scores=answer.scores.astype("<f4").tobytes(),
     )
 
 
 def _of_stored(stored: AnsweredRequest) -> Answer:
-    scores = np.array(stored.scores, dtype=np.float32)
+    scores = np.frombuffer(stored.scores, dtype="<f4")
     return Answer(stored.rollouts, stored.version, stored.arm, stored.at, scores)

@@ -78,7 +78,7 @@ def test_a_user_needs_little(redis_server: RedisServer, opened: Opened, monkeypa
     assert store.commit(stable_at(2), expected=1, events=()) == 2
     assert store.take_lease("conductor", "a", ttl_seconds=60.0)
     assert store.replicas("m") == []
-    assert store.claim_feedback([("x", "click")], ttl_seconds=60.0) == [True]
+    assert store.claim_feedback("m", [("x", "click")], ttl_seconds=60.0) == [True]
 
 
 def test_a_user_that_may_not_write_is_told(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,8 +25,8 @@ def pause(state: ModelState) -> Change:
     return transitions.pause(state, "r000001", actor="ann", now=20.0, reason="lunch")
 
 
-def answer(request_id: str, score: float = 0.5) -> AnsweredRequest:
-    return AnsweredRequest(request_id, "m", ("r000001",), name(2), "candidate", 1.0, (score, 0.25), (0, 1))
+def answer(request_id: str, scores: bytes = bytes(8)) -> AnsweredRequest:
+    return AnsweredRequest(request_id, "m", ("r000001",), name(2), "candidate", 1.0, scores)
 
 
 def test_a_new_store_is_empty(store: StateStore) -> None:
@@ -38,7 +38,7 @@ def test_a_new_store_is_empty(store: StateStore) -> None:
     assert store.summaries("m") == []
     assert store.keys() == []
     assert store.get_value("cursor") is None
-    assert store.recall_answer("x") is None
+    assert store.recall_answer("m", "x") is None
 
 
 def test_a_model_without_a_state_is_named(store: StateStore) -> None:
@@ -234,22 +234,31 @@ def test_summaries_of_finished_rollouts_are_gone_and_stay_gone(store: StateStore
 
 def test_answers_are_recalled_until_their_time_is_over(store: StateStore) -> None:
     store.remember_answers([answer("x"), answer("y")], ttl_seconds=60.0)
-    store.remember_answers([answer("x", 0.75)], ttl_seconds=60.0)
-    assert store.recall_answer("x") == answer("x", 0.75)
-    assert store.recall_answer("y") == answer("y")
+    store.remember_answers([answer("x", bytes(4))], ttl_seconds=60.0)
+    assert store.recall_answer("m", "x") == answer("x", bytes(4))
+    assert store.recall_answer("m", "y") == answer("y")
     store.remember_answers([answer("y")], ttl_seconds=0.001)
-    until("y is forgotten", lambda: store.recall_answer("y") is None)
+    until("y is forgotten", lambda: store.recall_answer("m", "y") is None)
     store.remember_answers([], ttl_seconds=60.0)
-    assert store.recall_answer("x") is not None
+    assert store.recall_answer("m", "x") is not None
+
+
+def test_one_request_id_may_come_to_several_models(store: StateStore) -> None:
+    other = AnsweredRequest("x", "other", (), name(7), "stable", 2.0)
+    store.remember_answers([answer("x"), other], ttl_seconds=60.0)
+    assert (store.recall_answer("m", "x"), store.recall_answer("other", "x")) == (answer("x"), other)
+    assert store.claim_feedback("m", [("x", "click")], ttl_seconds=60.0) == [True]
+    assert store.claim_feedback("other", [("x", "click")], ttl_seconds=60.0) == [True]
+    assert store.claim_feedback("m", [("x", "click")], ttl_seconds=60.0) == [False]
 
 
 def test_the_oldest_answers_and_claims_make_way(store: StateStore, store_url: str) -> None:
     small = type(store)(_place(store_url), max_answers=3)  # type: ignore[call-arg]
     for number in range(10):
         small.remember_answers([answer(str(number))], ttl_seconds=60.0 + number)
-        small.claim_feedback([(str(number), "click")], ttl_seconds=60.0 + number)
-    assert [number for number in range(10) if small.recall_answer(str(number))] == [7, 8, 9]
-    assert small.claim_feedback([("9", "click"), ("1", "click")], ttl_seconds=60.0) == [False, True]
+        small.claim_feedback("m", [(str(number), "click")], ttl_seconds=60.0 + number)
+    assert [number for number in range(10) if small.recall_answer("m", str(number))] == [7, 8, 9]
+    assert small.claim_feedback("m", [("9", "click"), ("1", "click")], ttl_seconds=60.0) == [False, True]
     small.close()
 
 
@@ -259,11 +268,11 @@ def _place(url: str) -> object:
 
 def test_feedback_counts_once(store: StateStore) -> None:
     claims = [("x", "click"), ("y", "click"), ("x", "click"), ("x", "conversion")]
-    assert store.claim_feedback(claims, ttl_seconds=60.0) == [True, True, False, True]
-    assert store.claim_feedback(claims, ttl_seconds=60.0) == [False] * 4
-    assert store.claim_feedback([("z", "click")], ttl_seconds=0.001) == [True]
-    until("the claim ended", lambda: store.claim_feedback([("z", "click")], ttl_seconds=60.0) == [True])
-    assert store.claim_feedback([], ttl_seconds=60.0) == []
+    assert store.claim_feedback("m", claims, ttl_seconds=60.0) == [True, True, False, True]
+    assert store.claim_feedback("m", claims, ttl_seconds=60.0) == [False] * 4
+    assert store.claim_feedback("m", [("z", "click")], ttl_seconds=0.001) == [True]
+    until("the claim ended", lambda: store.claim_feedback("m", [("z", "click")], ttl_seconds=60.0) == [True])
+    assert store.claim_feedback("m", [], ttl_seconds=60.0) == []
 
 
 def test_keys_and_values(store: StateStore, store_url: str, opened: Opened) -> None:

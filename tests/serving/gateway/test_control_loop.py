@@ -1,5 +1,7 @@
 """A replica and the state that it shares with others, above all when that is away."""
 
+import sqlite3
+import threading
 from pathlib import Path
 
 import httpx
@@ -59,6 +61,33 @@ def test_an_emptied_store_gets_back_the_last_known_state(
     with RunningGateway(versions.store, triton.grpc_url, **settings) as gateway:
         eventually(lambda: version_of(gateway) == versions.candidate.name)
         assert open_state_store(url).read(MODEL).state == state
+
+
+def test_what_was_known_last_serves_nobody_while_the_store_can_be_read(
+    versions: TwoVersions, triton: TritonServer, tmp_path: Path
+) -> None:
+    LastKnownState(tmp_path / "last.json").write(Stored(versions.state(), 17))
+    store = open_state_store(f"sqlite:///{tmp_path}/state.db")
+    put(store, versions.state(stable=versions.candidate))
+    settings = {"state_url": f"sqlite:///{tmp_path}/state.db", "state_file": tmp_path / "last.json"}
+    with RunningGateway(versions.store, triton.grpc_url, **settings, version=versions.stable.name) as gateway:
+        assert version_of(gateway) == versions.candidate.name
+
+
+def test_a_full_store_gets_the_first_state_when_there_is_room(
+    versions: TwoVersions, triton: TritonServer, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path}/state.db"
+    open_state_store(url).close()
+    full = sqlite3.connect(tmp_path / "state.db", isolation_level=None, check_same_thread=False)
+    full.execute("BEGIN IMMEDIATE")  # Reads go on, and writes do not.
+    room = threading.Timer(3.0, full.execute, ("ROLLBACK",))  # Longer than the store waits for a lock.
+    room.start()
+    settings = {"state_url": url, "version": versions.stable.name}
+    with RunningGateway(versions.store, triton.grpc_url, **settings) as gateway:
+        assert version_of(gateway) == versions.stable.name
+    room.join()
+    full.close()
 
 
 def test_the_last_known_state_is_kept(versions: TwoVersions, triton: TritonServer, tmp_path: Path) -> None:

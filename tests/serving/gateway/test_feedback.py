@@ -97,6 +97,14 @@ def test_a_wrong_body_is_refused(gateway: RunningGateway, body: str, status: int
     assert (answer.status_code, answer.json().get("path")) == (status, path)
 
 
+def test_too_many_reports_are_refused_at_once(gateway: RunningGateway) -> None:
+    with (
+        RestClient(gateway.url) as rest,
+        pytest.raises(GatewayError, match="1001 reports; expected at most 1000"),
+    ):
+        rest.feedback([report_of("a", 1)] * 1001)
+
+
 def test_a_wrong_message_is_refused(gateway: RunningGateway) -> None:
     with GrpcClient(gateway.grpc_address) as grpc, pytest.raises(GatewayError, match=r"INVALID_ARGUMENT: .*request_id"):
         grpc.feedback([report_of("", 1)])
@@ -177,5 +185,5 @@ def test_without_the_store_a_replica_takes_feedback_on_its_own_answers(
         assert rest.feedback(reports) == FeedbackAnswer(duplicate=2, unknown=1)
         away.rename(folder)
         store = open_state_store(settings["state_url"])
-        eventually(lambda: store.recall_answer(second) is not None)
+        eventually(lambda: store.recall_answer(MODEL, second) is not None)
         eventually(lambda: clicks(store, summary_key("", versions.stable.name, "stable")) == (1, 1))
