@@ -8,9 +8,9 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from rankhouse.serving.control.model_state import Event, RefreshPolicy
+from rankhouse.serving.control.model_state import Event
 from rankhouse.serving.control.rollout_spec import Webhook
-from rankhouse.serving.control.state_store import StateStore
+from rankhouse.serving.control.state_store import MAX_FINISHED, StateStore
 
 DRIFTED = "drifted"
 
@@ -71,8 +71,9 @@ class Subscriptions:
             StateStoreError: The store is away.
         """
         state = store.read(model).state
-        rollouts = (*store.finished(model), *state.rollouts)
-        return cls({rollout.id: rollout.spec.webhooks for rollout in rollouts}, _policy_webhooks(state.policy))
+        # All of them: a receiver may be a day behind.
+        rollouts = (*store.finished(model, limit=MAX_FINISHED), *state.rollouts)
+        return cls({rollout.id: rollout.spec.webhooks for rollout in rollouts}, state.policy.webhooks)
 
     def targets(self, *, has_command: bool) -> set[Target]:
         """Everybody who wants anything."""
@@ -115,7 +116,3 @@ def _names(hooks: Iterable[Webhook], target: Target) -> bool:
 
 def _target(hook: Webhook) -> Target:
     return Target(hook.url, hook.secret_env)
-
-
-def _policy_webhooks(policy: RefreshPolicy) -> tuple[Webhook, ...]:
-    return policy.webhooks

@@ -23,12 +23,10 @@ class Routes:
     Attributes:
         table: Who is answered by which version.
         models: Those versions, by name.
-        rollout_of: The rollouts under way, by candidate.
     """
 
     table: RoutingTable
     models: Mapping[str, ServedModel]
-    rollout_of: Mapping[str, str]
 
     @classmethod
     def of(
@@ -43,8 +41,7 @@ class Routes:
             is_stale: The state is the last known one, as its store cannot be read.
         """
         table = RoutingTable.of(state, models, revision=revision, is_stale=is_stale)
-        under_way = [rollout for rollout in state.rollouts if rollout.id in table.rollouts]
-        return cls(table, models, {name: rollout.id for rollout in under_way for name in rollout.candidates})
+        return cls(table, models)
 
     @classmethod
     def to(cls, model: ServedModel) -> "Routes":

@@ -78,7 +78,7 @@ class Shadows:
 
     async def _shadow(self, stable: Result, version: str, until: float) -> str:
         routes, remaining = self._scorer.routes, until - time.monotonic()
-        model, rollout = routes.models.get(version), routes.rollout_of.get(version)
+        model, rollout = routes.models.get(version), routes.table.rollout_of.get(version)
         if model is None or rollout is None or remaining <= 0:
             return "dropped"
         start, status, outcome, is_degraded, ids = time.perf_counter(), 200, "scored", False, (0, 0)

@@ -256,7 +256,8 @@ class RefreshAgent:
 
     def _where_to_look(self) -> tuple[int, int, frozenset[str]]:
         """The floor, where to look from, and what to pass over."""
-        self._attempts.keep_only(frozenset((*self._watch.view.names, *(self._demand or Demand()).routed)))
+        known = frozenset((*self._watch.view.names, *(self._demand or Demand()).routed, *self._prepared))
+        self._attempts.keep_only(known)
         floor = 0 if self._demand is None else self._demand.floor
         above = max([floor, *map(sequence_of, self._candidates_here())])
         return floor, above, frozenset(self._quarantine.reasons) | self._attempts.passed_over(now=time.time())
@@ -423,7 +424,10 @@ class RefreshAgent:
         """What an earlier gateway left in Triton, once this one is ready."""
         if not self.is_ready:
             return []
-        return sorted(self._leftovers - {*demand.routed, *demand.earlier} - self._prepared.keys(), key=sequence_of)
+        unneeded = self._leftovers - {*demand.routed, *demand.earlier} - self._prepared.keys()
+        # What was loaded and not proven makes room, too; it is loaded anew when it is tried again.
+        unproven = self._preparation.unproven - {*demand.routed} - self._prepared.keys()
+        return sorted((name for name in unneeded | unproven if not self._is_at_work_on(name)), key=sequence_of)
 
     async def _unload(self, name: str) -> None:
         """Unloads a version when its last request is answered, unless it is needed again by then."""
@@ -448,6 +452,7 @@ class RefreshAgent:
                 return
         self._prepared.pop(name, None)
         self._leftovers.discard(name)
+        self._preparation.unproven.discard(name)
         await self._in_thread(remove_models, self._options.model, name, self._options.repository)
         _log.info("version %s is unloaded", name)
 

@@ -73,6 +73,9 @@ class Preparation:
         threads: Where blocking calls of the store run.
         repository: Triton's model repository.
         backends: Triton's folder of backends: see `write_models`.
+
+    Attributes:
+        unproven: Versions that were loaded here, or may have been, and then not proven.
     """
 
     def __init__(
@@ -87,6 +90,7 @@ class Preparation:
         backends: Path | None = None,
     ) -> None:
         self.limits = Limits()
+        self.unproven: set[str] = set()
         self._store = store
         self._model = model
         self._client = client
@@ -123,6 +127,8 @@ class Preparation:
         Raises:
             GoldenMismatchError, ModelLoadError, TritonError, PreparationTimeoutError: See `prepare`.
         """
+        if prepared.was_loaded_here:
+            self.unproven.add(prepared.version.name)
         return await self._prove(prepared.version, Contents(prepared.features, prepared.golden), on_phase)
 
     async def _prove(self, version: Version, contents: Contents, on_phase: OnPhase) -> Prepared:
@@ -131,6 +137,7 @@ class Preparation:
         # To load what is loaded would load it anew.
         is_there = await self._client.says_ready(ensemble, timeout_seconds=self.limits.probe_seconds)
         if not is_there:
+            self.unproven.add(version.name)
             await self._in_thread(self._write_models, version)
             await self._client.load(ensemble, timeout_seconds=self.limits.load_seconds)
         if contents.golden:
@@ -141,6 +148,8 @@ class Preparation:
             self._client, ensemble, contents.golden, features=contents.features, version=version.name
         )
         report = await _limited(replay, self.limits.replay_seconds, f"replaying the golden requests of {version.name}")
+        was_loaded_here = version.name in self.unproven
+        self.unproven.discard(version.name)
         return Prepared(
             version=version,
             ensemble=ensemble,
@@ -149,7 +158,7 @@ class Preparation:
             report=report,
             footprint=footprint_of(version),
             loaded_at=time.time(),
-            was_loaded_here=not is_there,
+            was_loaded_here=was_loaded_here,
         )
 
     async def _probe(self, ensemble: str, contents: Contents) -> None:

@@ -150,6 +150,8 @@ def test_wrong_golden_scores_are_never_served(tmp_path: Path, triton: TritonServ
             assert "takes no traffic: golden request 0" in one.state.quarantined[wrong.name]
             assert one.state.stable == good.name
             assert all(wrong.name not in loaded for loaded in one.history)
+            await one.eventually(lambda: wrong.name not in written_versions(MODEL, triton.repository))
+            assert not await one.client.is_ready(ensemble_name(MODEL, wrong.name))
             one.set(transitions.release(one.state, wrong.name, actor="test", now=0.0).state)
             await one.eventually(lambda: wrong.name in one.state.quarantined)
 
