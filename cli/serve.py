@@ -30,6 +30,14 @@ _STATE = Annotated[
         "default state.db in the run folder."
     ),
 ]
+_KEEP_LOADED = Annotated[
+    float | None,
+    typer.Option(
+        help="What earlier versions may take in Triton, for going back at once; by default what the state says, and 4 "
+        "where there is none.",
+        min=0,
+    ),
+]
 _WHAT_HAPPENS = {
     "direct": "a new version in the store is served as soon as it is proven",
     "rollout": "a new version in the store takes the steps of the rollout",
@@ -52,9 +60,7 @@ def serve(
         Path | None, typer.Option(help="Steps of a rollout, as YAML without a candidate, for --refresh rollout.")
     ] = None,
     state: _STATE = None,
-    keep_loaded_gib: Annotated[
-        float, typer.Option(help="What earlier versions may take in Triton, for going back at once.", min=0)
-    ] = 4.0,
+    keep_loaded_gib: _KEEP_LOADED = None,
     host: Annotated[
         str, typer.Option(help="Address of the gateway; 0.0.0.0 is every one of this machine's.")
     ] = "127.0.0.1",
@@ -95,7 +101,7 @@ def serve(
         refresh=_refresh(refresh, rollout),
         rollout=None if rollout is None else _steps(rollout),
         state=state,
-        keep_loaded_bytes=int(keep_loaded_gib * 2**30),
+        keep_loaded_bytes=None if keep_loaded_gib is None else int(keep_loaded_gib * 2**30),
         host=host,
         ports=GatewayPorts(port, grpc_port, admin_port),
         triton=_triton(triton_bin, triton_url, triton_repository),

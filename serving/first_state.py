@@ -14,6 +14,8 @@ from rankhouse.serving.control.state_store import StateStore, change_state
 
 ACTOR = "serve"
 
+KEEP_LOADED_BYTES = 4 << 30
+
 Refresh = Literal["direct", "rollout", "manual"]
 
 
@@ -25,7 +27,7 @@ class Wish:
         version: The version that is to be served, and no other; None: what the policy brings.
         refresh: What happens with new versions; None: what the state says, `direct` where there is none.
         rollout: The steps of `rollout`.
-        keep_loaded_bytes: What earlier versions may take; None: what the state says.
+        keep_loaded_bytes: What earlier versions may take; None: what the state says, 4 GiB where there is none.
     """
 
     version: str | None = None
@@ -42,7 +44,8 @@ def settle_state(store: StateStore, model: str, wish: Wish) -> ModelState:
         TransitionError: `rollout` has no steps.
         StateStoreError: The store cannot be used.
     """
-    store.create(ModelState(model=model, policy=RefreshPolicy(admit="manual" if wish.version else "direct")))
+    admit: Refresh = "manual" if wish.version else "direct"
+    store.create(ModelState(model=model, policy=RefreshPolicy(admit=admit, keep_loaded_bytes=KEEP_LOADED_BYTES)))
     now = time.time()
     state = change_state(store, model, lambda state: _with_policy(state, wish, now)).state
     if wish.version is not None:

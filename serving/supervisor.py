@@ -31,7 +31,6 @@ from rankhouse.serving.triton_server import TritonServer
 
 READY_FILE = "serving.json"
 LATEST = "latest"
-KEEP_LOADED_BYTES = 4 << 30
 
 _WATCH_SECONDS = 0.2
 # A failure that passes by itself, as of a Triton that is just starting, is over by then.
@@ -67,7 +66,8 @@ class ServeOptions:
         refresh: What happens with new versions; None: what the state says, `direct` where there is none.
         rollout: The steps that new versions take where `refresh` is `rollout`.
         state: The URL of the state that replicas share; None is a file in `run_dir`.
-        keep_loaded_bytes: What earlier versions may take, so that going back to them is instant.
+        keep_loaded_bytes: What earlier versions may take, so that going back to them is instant; None: what the state
+            says, 4 GiB where there is none.
         host: The address that the gateway listens on. Triton and the admin API listen on this machine only.
         ports: The gateway's ports.
         triton: Another Triton than the packaged one: the path of its program, or a server that already runs.
@@ -81,7 +81,7 @@ class ServeOptions:
     refresh: Refresh | None = None
     rollout: RolloutSpec | None = None
     state: str | None = None
-    keep_loaded_bytes: int = KEEP_LOADED_BYTES
+    keep_loaded_bytes: int | None = None
     host: str = "127.0.0.1"
     ports: GatewayPorts = field(default_factory=GatewayPorts)
     triton: Path | ExternalTriton | None = None

@@ -138,7 +138,10 @@ class Commands:
             missing = [each.replica for each in living if version not in each.loaded]
             if missing or not living:
                 who = f"replica {', '.join(missing)}" if missing else "no replica that lives"
-                raise AdmissionError(f"version {version} is not admitted: {who} has not loaded it yet")
+                raise AdmissionError(
+                    f"version {version} is not admitted: {who} has not loaded it yet; wait, or where refresh is held or "
+                    "the policy is manual start a rollout of it, which has them load it"
+                )
             return transitions.admit(
                 state, version, actor=by.name, now=time.time(), reason=_checked(reason), by_operator=True
             )
@@ -149,9 +152,21 @@ class Commands:
         """Stops refresh from admitting anything, or lets it go on."""
         return self._set_policy(lambda policy: msgspec.structs.replace(policy, is_held=is_held), by, reason)
 
-    def set_policy(self, policy: RefreshPolicy, *, by: Caller, reason: str) -> Stored:
-        """Changes what happens with new versions; what is held stays held."""
-        return self._set_policy(lambda old: msgspec.structs.replace(policy, is_held=old.is_held), by, reason)
+    def set_policy(self, policy: RefreshPolicy, *, by: Caller, reason: str, keeps_bytes: bool = False) -> Stored:
+        """Changes what happens with new versions; what is held stays held.
+
+        Args:
+            policy: What is to happen.
+            by: Who.
+            reason: Why.
+            keeps_bytes: What earlier versions may take stays as it is.
+        """
+
+        def changed(old: RefreshPolicy) -> RefreshPolicy:
+            size = old.keep_loaded_bytes if keeps_bytes else policy.keep_loaded_bytes
+            return msgspec.structs.replace(policy, is_held=old.is_held, keep_loaded_bytes=size)
+
+        return self._set_policy(changed, by, reason)
 
     def set_holdout(self, percent: float, *, by: Caller, reason: str) -> Stored:
         """Changes the share of request keys that no candidate gets before its promotion."""

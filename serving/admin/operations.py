@@ -270,11 +270,15 @@ def resume_refresh(admin: Admin, call: Call) -> bodies.Done:
 
 
 def set_policy(admin: Admin, call: Call) -> bodies.Done:
-    """Changes what happens with new versions: `admit` is `direct`, `rollout` or `manual`. What is held stays held."""
+    """Changes what happens with new versions: `admit` is `direct`, `rollout` or `manual`.
+
+    What is held stays held, and without `keep_loaded_bytes` that stays as it is.
+    """
     policy = parse_policy(call.body.policy)
     if policy.drift is not None:
         parse_drift(policy.drift)  # It is kept as it was written; what does not work is refused here.
-    return _done(admin.commands.set_policy(policy, **call.how))
+    keeps_bytes = "keep_loaded_bytes" not in call.body.policy
+    return _done(admin.commands.set_policy(policy, keeps_bytes=keeps_bytes, **call.how))
 
 
 def set_holdout(admin: Admin, call: Call) -> bodies.Done:

@@ -9,7 +9,7 @@ from rankhouse.serving.control.rollout_spec import parse_rollout
 from rankhouse.serving.control.state_store import StateStore, change_state
 from rankhouse.serving.control.state_stores import open_state_store
 from rankhouse.serving.errors import AdmissionError, TransitionError
-from rankhouse.serving.first_state import Wish, settle_state
+from rankhouse.serving.first_state import KEEP_LOADED_BYTES, Wish, settle_state
 
 MODEL = "small"
 FIRST, SECOND, THIRD = "000001-aaaaaaaa", "000002-bbbbbbbb", "000003-cccccccc"
@@ -30,7 +30,7 @@ def admit(store: StateStore, *versions: str) -> None:
 
 def test_a_new_state_admits_what_comes(store: StateStore) -> None:
     state = settle_state(store, MODEL, Wish())
-    assert (state.stable, state.policy) == (None, RefreshPolicy(admit="direct"))
+    assert (state.stable, state.policy) == (None, RefreshPolicy(admit="direct", keep_loaded_bytes=KEEP_LOADED_BYTES))
     assert store.revision(MODEL) == 1
 
 
@@ -47,7 +47,7 @@ def test_what_is_there_stays(store: StateStore) -> None:
     assert settle_state(store, MODEL, Wish()) == before.state
     assert store.revision(MODEL) == before.revision
     state = settle_state(store, MODEL, Wish(refresh="manual"))
-    assert (state.stable, state.policy) == (FIRST, RefreshPolicy(admit="manual"))
+    assert (state.stable, state.policy) == (FIRST, RefreshPolicy(admit="manual", keep_loaded_bytes=KEEP_LOADED_BYTES))
 
 
 def test_a_version_takes_the_place_of_what_was_served(store: StateStore) -> None:

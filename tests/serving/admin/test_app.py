@@ -170,6 +170,8 @@ def test_the_policy_of_refresh_changes_and_holds(client: httpx.Client) -> None:
     assert (answer["admit"], answer["held"]) == ("rollout", True)
     assert not client.post("/refresh/resume", json={}).json()["policy"]["held"]
     assert client.get("/refresh").json()["policy"]["admit"] == "rollout"
+    kept = client.put("/refresh/policy", json={"policy": policy | {"keep_loaded_bytes": 7}}).json()["policy"]
+    assert client.put("/refresh/policy", json={"policy": policy}).json()["policy"] == kept
     refused = client.put("/refresh/policy", json={"policy": {"admti": "direct"}})
     assert problem(refused) == (422, "rollout-spec")
     assert "admit" in refused.json()["detail"]
