@@ -139,8 +139,8 @@ class Commands:
             if missing or not living:
                 who = f"replica {', '.join(missing)}" if missing else "no replica that lives"
                 raise AdmissionError(
-                    f"version {version} is not admitted: {who} has not loaded it yet; wait, or where refresh is held or "
-                    "the policy is manual start a rollout of it, which has them load it"
+                    f"version {version} is not admitted: {who} has not loaded it yet; wait, or where refresh is "
+                    "held or the policy is manual start a rollout of it, which has them load it"
                 )
             return transitions.admit(
                 state, version, actor=by.name, now=time.time(), reason=_checked(reason), by_operator=True
