@@ -238,7 +238,7 @@ def test_every_command_calls_what_the_document_has(
         used.add(found[0])
     # The rest is for other tools and programs.
     unused = {path.rsplit("/", 1)[-1] for _, path in described.keys() - used}
-    assert unused == {"models", "{version}", "{gate}", "query", "webhooks", "whoami"}
+    assert unused == {"models", "{version}", "{gate}", "query", "webhooks", "whoami", "check"}
 
 
 def test_the_help_is_there_without_the_packages_of_serving() -> None:
