@@ -189,7 +189,7 @@ class RefreshAgent:
         if demand == self._demand:
             return
         self._demand = demand
-        released = self._quarantine.follow(demand.quarantined)
+        released = self._quarantine.follow(demand.quarantined, stable=demand.stable)
         for name in released:
             self._attempts.forget(name)
         self._watch.begin_anew(released)
@@ -382,8 +382,8 @@ class RefreshAgent:
         if is_versions_fault and not isinstance(error, DegradedGoldenError):
             signature = await self._watch.signature(name)
             is_sure = isinstance(error, GoldenMismatchError | NotServableError)
-            if is_sure or self._suspicions.is_confirmed(name, signature, now=now):
-                self._quarantine.take_in(name, str(error), signature)
+            is_believed = is_sure or self._suspicions.is_confirmed(name, signature, now=now)
+            if is_believed and self._quarantine.take_in(name, str(error), signature):
                 self._attempts.forget(name)
                 return
         if isinstance(error, NotCompleteError):

@@ -41,6 +41,7 @@ class Quarantine:
         self._announce = announce
         self._release = release
         self._entries: dict[str, Entry] = {}
+        self._stable: str | None = None
         self._telling: set[asyncio.Task[None]] = set()
 
     def __contains__(self, name: str) -> bool:
@@ -56,11 +57,14 @@ class Quarantine:
         """What the files looked like, by version."""
         return {name: entry.signature for name, entry in self._entries.items()}
 
-    def take_in(self, name: str, reason: str, signature: Signature) -> None:
-        """Takes a version in."""
+    def take_in(self, name: str, reason: str, signature: Signature) -> bool:
+        """Takes a version in; says whether it did. Never the stable one: replicas need it, and nobody could release it."""
+        if name == self._stable:
+            return False
         _log.error("version %s is quarantined: %s", name, reason)
         self._entries[name] = Entry(reason, signature)
         self._tell(self._announce, name, reason)
+        return True
 
     def note_signature(self, name: str, signature: Signature) -> bool:
         """Compares a version's files with what they were; says whether they changed, which lets it out."""
@@ -75,12 +79,15 @@ class Quarantine:
             self._tell(self._release, name, "its files changed")
         return True
 
-    def follow(self, shared: Mapping[str, str]) -> list[str]:
-        """Takes over what the shared state says; returns what it let out."""
+    def follow(self, shared: Mapping[str, str], *, stable: str | None = None) -> list[str]:
+        """Takes over what the shared state says; returns what it let out, which the stable version always is."""
+        self._stable = stable
         for name, reason in shared.items():
             entry = self._entries.get(name, Entry(reason))
             self._entries[name] = replace(entry, is_shared=True)
-        released = [name for name, entry in self._entries.items() if entry.is_shared and name not in shared]
+        released = [
+            name for name, entry in self._entries.items() if name not in shared and (entry.is_shared or name == stable)
+        ]
         for name in released:
             del self._entries[name]
         return released

@@ -141,6 +141,24 @@ def test_a_corrupt_version_is_quarantined_until_its_bytes_change(tmp_path: Path,
     asyncio.run(run())
 
 
+def test_a_corrupt_stable_version_is_tried_until_it_is_whole(tmp_path: Path, triton: TritonServer) -> None:
+    store = tmp_path / "store"
+    stable = write_version(store, seed=1)
+    flip(stable.dense_path)
+
+    async def run() -> None:
+        async with replica(store, triton.grpc_url, triton.repository, is_shared=True) as one:
+            one.set(transitions.admit(one.state, stable.name, now=0.0).state)
+            await one.eventually(lambda: one.agent.report().attempts.get(stable.name, 0) >= 2)
+            assert "dense.onnx: its content was altered" in one.agent.report().failed[stable.name]
+            assert one.agent.report().quarantined == {}
+            flip(stable.dense_path)
+            await one.eventually(lambda: one.agent.is_ready)
+            await one.check_scores(stable.name, 1)
+
+    asyncio.run(run())
+
+
 def test_wrong_golden_scores_are_never_served(tmp_path: Path, triton: TritonServer) -> None:
     async def run() -> None:
         async with replica(tmp_path, triton.grpc_url, triton.repository, is_shared=True) as one:

@@ -26,6 +26,14 @@ def test_own_findings_stay_until_the_state_has_had_them() -> None:
     assert NAME in quarantine
 
 
+def test_the_stable_version_is_never_in_it() -> None:
+    quarantine = Quarantine()
+    assert quarantine.take_in(NAME, "bad", BYTES)
+    assert quarantine.follow({}, stable=NAME) == [NAME], "others found it good"
+    assert not quarantine.take_in(NAME, "bad", BYTES)
+    assert NAME not in quarantine
+
+
 def test_other_bytes_let_it_out() -> None:
     quarantine = Quarantine()
     quarantine.follow({NAME: "bad"})
