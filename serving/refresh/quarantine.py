@@ -58,7 +58,7 @@ class Quarantine:
         return {name: entry.signature for name, entry in self._entries.items()}
 
     def take_in(self, name: str, reason: str, signature: Signature) -> bool:
-        """Takes a version in; says whether it did. Never the stable one: replicas need it, and nobody could release it."""
+        """Takes a version in; says whether it did. Never stable: replicas need it, and nobody could release it."""
         if name == self._stable:
             return False
         _log.error("version %s is quarantined: %s", name, reason)
