@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 from rankhouse.serving.control.last_known_state import LastKnownState
 from rankhouse.serving.control.model_state import ModelState, ReplicaReport
 from rankhouse.serving.control.state_store import StateStore, Stored, SummaryKey
-from rankhouse.serving.errors import StateStoreError
+from rankhouse.serving.errors import CorruptStateError, StateStoreError
 from rankhouse.serving.gateway.cache_tiers import CacheTiers
 from rankhouse.serving.gateway.feedback import Feedback
 from rankhouse.serving.gateway.loaded_versions import LoadedVersions
@@ -41,10 +41,7 @@ class ControlLoop:
         observations: Are published.
         feedback: Its answers are written.
         settings: What this replica is called, to which a part is added that is new with each start; and the file that
-            keeps the last known state.
-
-    Raises:
-        CorruptStateError: That file is damaged.
+            keeps the last known state; one that cannot be read is ignored, and replaced once the store was read.
 
     Attributes:
         name: The replica's full name.
@@ -76,7 +73,7 @@ class ControlLoop:
         url = settings.triton_metrics_url
         self._tiers = CacheTiers(url, self._model) if url else None
         self._file = LastKnownState(settings.state_file) if settings.state_file else None
-        self._stored = self._kept = self._file.read(self._model) if self._file else None
+        self._stored = self._kept = _read(self._file, self._model) if self._file else None
         self._is_settled = False  # What stands in the file counts only once the store is known to be out of reach.
         self._stale_since: float | None = None
         self._published: dict[SummaryKey, bytes] = {}
@@ -225,6 +222,14 @@ class ControlLoop:
         if trouble and self._troubles.get(what) != trouble:
             _log.warning("replica %s cannot write %s: %s", self.name, what, trouble)
         self._troubles[what] = trouble
+
+
+def _read(file: LastKnownState, model: str) -> Stored | None:
+    try:
+        return file.read(model)
+    except CorruptStateError as exc:
+        _log.error("%s, or leave it: it is ignored, and written anew once the state store was read", exc)
+        return None
 
 
 async def _kept_going(part: Callable[[], Awaitable[None]]) -> None:

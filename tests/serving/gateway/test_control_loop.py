@@ -10,7 +10,6 @@ import pytest
 from rankhouse.serving.control.last_known_state import LastKnownState
 from rankhouse.serving.control.state_store import Stored
 from rankhouse.serving.control.state_stores import open_state_store
-from rankhouse.serving.errors import CorruptStateError
 from rankhouse.serving.triton_server import TritonServer
 from tests.serving.gateway.rolling import TwoVersions, eventually, put
 from tests.serving.gateway.running import RunningGateway
@@ -100,11 +99,14 @@ def test_the_last_known_state_is_kept(versions: TwoVersions, triton: TritonServe
     assert kept.state.stable == versions.stable.name
 
 
-def test_a_damaged_last_known_state_is_refused(versions: TwoVersions, triton: TritonServer, tmp_path: Path) -> None:
-    (tmp_path / "last.json").write_text("{}")
-    settings = {"state_url": f"sqlite:///{tmp_path}/state.db", "state_file": tmp_path / "last.json"}
-    with (
-        pytest.raises(CorruptStateError, match=r"last.json cannot be read"),
-        RunningGateway(versions.store, triton.grpc_url, **settings),
-    ):
-        pass
+def test_a_damaged_last_known_state_is_ignored_and_replaced(
+    versions: TwoVersions, triton: TritonServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "last.json"
+    file.write_text("{}")
+    settings = {"state_url": f"sqlite:///{tmp_path}/state.db", "state_file": file, "version": versions.stable.name}
+    with RunningGateway(versions.store, triton.grpc_url, **settings) as gateway:
+        assert version_of(gateway) == versions.stable.name
+        eventually(lambda: file.read_text() != "{}")
+    assert "last.json cannot be read" in caplog.text
+    assert LastKnownState(file).read(MODEL)
