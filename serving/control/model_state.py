@@ -180,8 +180,8 @@ class Change:
     finished: tuple[Rollout, ...] = ()
 
 
-class ReplicaReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a replica says of itself.
+class ReplicaReport(msgspec.Struct, frozen=True):
+    """What a replica says of itself. Replicas of another release may say more, which is passed over.
 
     Attributes:
         replica: Its name, new at each start of its process.

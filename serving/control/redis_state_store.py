@@ -39,6 +39,7 @@ from rankhouse.serving.control.state_store import (
     Stored,
     SummaryKey,
     answer_name,
+    readable_reports,
 )
 from rankhouse.serving.errors import (
     ConflictError,
@@ -173,7 +174,7 @@ class RedisStateStore:
     def replicas(self, model: str) -> list[ReplicaReport]:
         """See StateStore."""
         found = self._run(scripts.REPLICAS, [_key(model, "reports"), _key(model, "ends")], [])
-        return [_decoded(content, ReplicaReport) for content in found if content is not None]
+        return readable_reports(content for content in found if content is not None)
 
     def retire(self, model: str, replica: str) -> None:
         """See StateStore."""

@@ -31,6 +31,7 @@ from rankhouse.serving.control.state_store import (
     Stored,
     SummaryKey,
     answer_name,
+    readable_reports,
 )
 from rankhouse.serving.errors import ConflictError, CorruptStateError, NoSuchModelStateError, StateStoreError
 
@@ -208,7 +209,7 @@ class SqliteStateStore:
                 "SELECT content FROM replicas WHERE model = ? AND expires_at > ? ORDER BY replica",
                 (model, self._clock()),
             ).fetchall()
-        return _decoded(rows, ReplicaReport)
+        return readable_reports(row[0] for row in rows)
 
     def retire(self, model: str, replica: str) -> None:
         """See StateStore."""

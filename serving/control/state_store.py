@@ -5,10 +5,13 @@ crash leaves the old state or the new one, and two writers cannot both win. Leas
 they guard nothing: a holder that lost its lease without knowing can only commit what it decided on the state as it is.
 """
 
+import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
+
+import msgspec
 
 from rankhouse.serving.control.model_state import (
     AnsweredRequest,
@@ -29,6 +32,7 @@ MAX_ANSWERS = 200_000
 SUMMARY_SECONDS = 7 * 86400.0
 
 _PAUSE_SECONDS = 0.01
+_log = logging.getLogger(__name__)
 
 SummaryKey: TypeAlias = str  # "rollout/version/arm", by `summary_key`.
 
@@ -178,6 +182,17 @@ class StateStore(Protocol):
 
     def close(self) -> None:
         """Closes connections. The store cannot be used after it."""
+
+
+def readable_reports(contents: Iterable[bytes]) -> list[ReplicaReport]:
+    """Reads what replicas said last. What cannot be read is passed over: one replica must not blind all others."""
+    reports = []
+    for content in contents:
+        try:
+            reports.append(msgspec.json.decode(content, type=ReplicaReport))
+        except msgspec.MsgspecError as exc:
+            _log.warning("a replica's report is passed over, as it cannot be read: %s: %.200r", exc, content)
+    return reports
 
 
 def change_state(

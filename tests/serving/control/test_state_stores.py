@@ -172,6 +172,17 @@ def test_replicas_live_as_long_as_they_report(store: StateStore) -> None:
     assert [each.replica for each in store.replicas("other")] == ["c"]
 
 
+def test_reports_of_other_releases_blind_nobody(store: StateStore, caplog: pytest.LogCaptureFixture) -> None:
+    class LaterReport(ReplicaReport, frozen=True):
+        mood: str = "fine"
+
+    store.report(ReplicaReport("a", "m", 1.0), ttl_seconds=60.0)
+    store.report(LaterReport("b", "m", 1.0, loaded=(name(1),)), ttl_seconds=60.0)
+    store.report(ReplicaReport("c", "m", "noon"), ttl_seconds=60.0)  # type: ignore[arg-type]
+    assert store.replicas("m") == [ReplicaReport("a", "m", 1.0), ReplicaReport("b", "m", 1.0, loaded=(name(1),))]
+    assert "Expected `float`, got `str` - at `$.at`" in caplog.text
+
+
 def test_a_lease_has_one_holder(store: StateStore) -> None:
     assert store.take_lease("conductor", "a", ttl_seconds=60.0)
     assert store.take_lease("conductor", "a", ttl_seconds=60.0)
