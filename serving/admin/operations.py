@@ -21,6 +21,7 @@ from rankhouse.serving.control.model_state import Event, Rollout
 from rankhouse.serving.control.refresh_policy import parse_policy, policy_document
 from rankhouse.serving.control.rollout_spec import parse_rollout, read_rollout
 from rankhouse.serving.control.state_store import StateStore, Stored
+from rankhouse.serving.control.webhook_urls import hidden_urls
 
 PREFIX = "/admin/v1"
 _ROLLOUT = f"{PREFIX}/rollouts/{{rollout}}"
@@ -346,7 +347,7 @@ def _done(stored: Stored) -> bodies.Done:
     return bodies.Done(
         revision=stored.revision,
         stable=state.stable,
-        policy=policy_document(state.policy),
+        policy=hidden_urls(policy_document(state.policy)),
         holdout_percent=state.holdout_percent,
         quarantined=state.quarantined,
         active_rollouts=[each.id for each in state.rollouts],

@@ -26,6 +26,7 @@ from rankhouse.serving.analysis.summary import Summary
 from rankhouse.serving.control.model_state import Event, ModelState, ReplicaReport, Rollout
 from rankhouse.serving.control.refresh_policy import policy_document
 from rankhouse.serving.control.state_store import StateStore
+from rankhouse.serving.control.webhook_urls import hidden_urls
 
 _SHOWN_EVENTS = 50
 _SHOWN_ROLLOUTS = 10
@@ -114,8 +115,9 @@ class Reader:
     def receivers(self) -> list[Progress]:
         """How far each receiver of events has come."""
         targets = Subscriptions.read(self._store, self._model).targets(has_command=True)
-        found = [read_progress(self._store, self._model, target.name) for target in targets]
-        return sorted((each for each in found if each is not None), key=lambda each: each.receiver)
+        found = [(target.shown, read_progress(self._store, self._model, target.name)) for target in targets]
+        shown = [msgspec.structs.replace(each, receiver=name) for name, each in found if each is not None]
+        return sorted(shown, key=lambda each: each.receiver)
 
     def overview(self) -> Overview:
         """Everything."""
@@ -130,7 +132,7 @@ class Reader:
             stable=state.stable,
             previous=list(state.previous),
             holdout_percent=state.holdout_percent,
-            policy=policy_document(state.policy),
+            policy=hidden_urls(policy_document(state.policy)),
             versions=versions,
             rollouts=[
                 RolloutDetail(self._rollout(each, replicas, now), read_course(self._store, self._model, each.id))

@@ -9,6 +9,7 @@ from msgspec import Meta
 from rankhouse.serving.control.assignment import holdout_percent
 from rankhouse.serving.control.model_state import ModelState, ReplicaReport
 from rankhouse.serving.control.rollout_spec import RolloutSpec, Step, rollout_document
+from rankhouse.serving.control.webhook_urls import shown_url
 
 _ON_FAILURE = {"roll_back": "all users get the stable version again", "pause": "the rollout pauses"}
 _ON_INCONCLUSIVE = {**_ON_FAILURE, "go_on": "the next step begins"}
@@ -49,7 +50,8 @@ def _effects(spec: RolloutSpec, state: ModelState, replicas: Sequence[ReplicaRep
     if holdout:
         yield f"Until then {holdout:g} % of the users are held out: they keep {state.stable}."
     yield from _judgement(spec)
-    yield from (f"{hook.url} is told of {', '.join(hook.events) or 'every change'}." for hook in spec.webhooks)
+    for hook in spec.webhooks:
+        yield f"{shown_url(hook.url)} is told of {', '.join(hook.events) or 'every change'}."
 
 
 def _loading(version: str, replicas: Sequence[ReplicaReport]) -> str:

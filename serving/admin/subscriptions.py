@@ -9,14 +9,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from rankhouse.serving.control.model_state import Event
-from rankhouse.serving.control.rollout_spec import Webhook
+from rankhouse.serving.control.rollout_spec import SECRET_PREFIX, Webhook
 from rankhouse.serving.control.state_store import MAX_FINISHED, StateStore
+from rankhouse.serving.control.webhook_urls import shown_url
 
 DRIFTED = "drifted"
 
 _COMMAND = "the retraining command"
-# An operator may choose which secret signs, but not turn any variable of the process into a key for strangers to guess.
-_SECRETS = "WEBHOOK_SECRET"
 _PAGE = 100  # events
 
 
@@ -39,13 +38,22 @@ class Target:
 
     @property
     def name(self) -> str:
-        """What its progress is kept under, and what messages call it."""
-        return f"{self.url} ({self.secret_env})" if self.secret_env else self.url or _COMMAND
+        """What its progress is kept under. It holds the URL, which may be a secret: messages say `shown`."""
+        return self._named(self.url)
+
+    @property
+    def shown(self) -> str:
+        """What messages and readers call it."""
+        return self._named(shown_url(self.url) if self.url else "")
 
     def secret(self) -> bytes | None:
         """The key that the subscription names; None if it names none, or the variable is not there."""
-        value = os.environ.get(self.secret_env, "") if self.secret_env.startswith(_SECRETS) else ""
+        # Operators choose which secret signs, but must not make any variable a key for strangers to guess.
+        value = os.environ.get(self.secret_env, "") if self.secret_env.startswith(SECRET_PREFIX) else ""
         return value.encode() or None
+
+    def _named(self, url: str) -> str:
+        return f"{url} ({self.secret_env})" if self.secret_env else url or _COMMAND
 
 
 _COMMAND_TARGET = Target("")

@@ -10,6 +10,7 @@ from rankhouse.serving.admin.catalog import CatalogEntry
 from rankhouse.serving.admin.traffic import traffic_weights
 from rankhouse.serving.control.model_state import ModelState, ReplicaReport, Rollout, number_of
 from rankhouse.serving.control.rollout_spec import rollout_document
+from rankhouse.serving.control.webhook_urls import hidden_urls
 
 
 class VersionOnReplica(msgspec.Struct, frozen=True):
@@ -103,7 +104,7 @@ def rollout_view(
         step=rollout.step,
         num_steps=len(rollout.spec.steps),
         waits_for=waits_for(rollout, replicas=replicas, now=now),
-        spec=rollout_document(rollout.spec),
+        spec=hidden_urls(rollout_document(rollout.spec)),
         created_at=rollout.created_at,
         created_by=rollout.created_by,
         reason=rollout.reason,

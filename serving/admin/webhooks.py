@@ -22,6 +22,7 @@ import msgspec
 from rankhouse.serving.admin.subscriptions import Subscriptions, Target, first_number
 from rankhouse.serving.control.model_state import Event
 from rankhouse.serving.control.state_store import StateStore
+from rankhouse.serving.control.webhook_urls import shown_url
 from rankhouse.serving.errors import ControlError, DeliveryError
 
 SIGNATURE_HEADER = "X-Rankhouse-Signature"
@@ -88,7 +89,7 @@ class UrlReceiver:
         try:
             response = await self._client.post(self._url, content=body, headers=headers, timeout=_TIMEOUT_SECONDS)
         except (httpx.HTTPError, httpx.InvalidURL) as exc:
-            raise DeliveryError(f"{type(exc).__name__}: {exc}") from exc
+            raise DeliveryError(f"{type(exc).__name__}: {exc}".replace(self._url, shown_url(self._url))) from exc
         if not response.is_success:
             raise DeliveryError(f"answered {response.status_code}")
 
@@ -161,16 +162,16 @@ class Stream:
                     progress = await self._deliver(progress, event)
                 await asyncio.sleep(_POLL_SECONDS)
             except ControlError as error:
-                _log.warning("events for %s wait: %s", self._target.name, error)
+                _log.warning("events for %s wait: %s", self._target.shown, error)
                 await asyncio.sleep(_RETRY_SECONDS)
             except Exception:
                 # Whatever nobody foresaw: a stream that ends would never tell this receiver anything again.
-                _log.exception("events for %s wait", self._target.name)
+                _log.exception("events for %s wait", self._target.shown)
                 await asyncio.sleep(_RETRY_SECONDS)
 
     async def _deliver(self, progress: Progress, event: Event) -> Progress:
         """Delivers one event, however often that must be tried, and notes it."""
-        name, num_failures = self._target.name, 0
+        name, shown, num_failures = self._target.name, self._target.shown, 0
         while True:
             try:
                 await self._receiver.deliver(event)
@@ -181,11 +182,11 @@ class Stream:
                 since = now if progress.failing_since is None else progress.failing_since
                 progress = msgspec.structs.replace(progress, failing_since=since, last_error=str(error))
                 if now - since >= self._backoff.give_up_seconds:
-                    _log.error("event %d (%s) for %s is given up: %s", event.number, event.kind, name, error)
+                    _log.error("event %d (%s) for %s is given up: %s", event.number, event.kind, shown, error)
                     given_up = progress.num_given_up + 1
                     return await self._note(Progress(name, event.number, None, given_up, str(error)))
             if num_failures == 1:
-                _log.warning("%s did not take event %d (%s): %s", name, event.number, event.kind, progress.last_error)
+                _log.warning("%s did not take event %d (%s): %s", shown, event.number, event.kind, progress.last_error)
             await self._note(progress)
             await asyncio.sleep(self._backoff.wait(num_failures))
 

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping
 from typing import Any, Literal, cast
-from urllib.parse import urlsplit
 
 import msgspec
 import yaml
@@ -12,6 +11,7 @@ from rankhouse.embedding_cache.format.version_record import is_version_name
 from rankhouse.serving.analysis.spec import LIMITS, AnalysisSpec, MetricSpec
 from rankhouse.serving.control.spec_section import Section, duration_seconds, one_of, shown
 from rankhouse.serving.control.states import EVENT_KINDS
+from rankhouse.serving.control.webhook_urls import url_fault
 from rankhouse.serving.errors import RolloutSpecError
 
 LATEST = "latest"
@@ -304,8 +304,8 @@ def parse_metric(item: object, place: str) -> MetricSpec:
 def _webhook(item: object, place: str) -> Webhook:
     section = Section(item, place, ("url", "events", "secret_env"))
     url = section.text("url")
-    if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
-        raise RolloutSpecError(f"{place}.url is {shown(url)}; expected http://host/path or https://host/path")
+    if fault := url_fault(url):
+        raise RolloutSpecError(f"{place}.url {fault}")
     events = tuple(one_of(event, EVENT_KINDS, place=f"{place}.events") for event in section.items("events"))
     secret_env = section.text("secret_env", "")
     if secret_env and not secret_env.startswith(SECRET_PREFIX):  # Else any variable of the gateway's could be used up.

@@ -16,6 +16,7 @@ def main() -> None:
         logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")
         # What uvicorn says of its start and stop, we say ourselves.
         logging.getLogger("uvicorn").setLevel(logging.WARNING)
+        logging.getLogger("httpx").setLevel(logging.WARNING)  # It logs whole URLs, and those of webhooks are secrets.
         run(settings)
     except (FormatError, ServingError) as error:
         print(f"error: {error}", file=sys.stderr)

@@ -13,8 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from rankhouse.serving.admin.overview import Reader
 from rankhouse.serving.admin.subscriptions import Target, first_number
 from rankhouse.serving.admin.webhooks import (
     Backoff,
@@ -134,6 +136,24 @@ def test_a_dead_receiver_holds_nobody_up_and_is_reported(store: StateStore) -> N
     assert progress is not None
     assert progress.failing_since is not None
     assert "ConnectError" in progress.last_error
+
+
+def test_the_path_of_a_url_is_shown_to_nobody(store: StateStore, caplog: pytest.LogCaptureFixture) -> None:
+    has_stable(store)
+    with Receiver() as dead:
+        shown, url = "/".join(dead.url.split("/")[:3]) + "/…", f"{dead.url}/hush"
+    make(store, transitions.set_policy, RefreshPolicy(webhooks=(Webhook(url),)))
+    reader = Reader(store, MODEL, catalog=None)
+    with delivering(store):
+        rollout_to(store, {"url": url, "secret_env": "WEBHOOK_SECRET_ANN"})
+        found = wait_for(reader.receivers, lambda each: len(each) == 2 and all(one.last_error for one in each))
+    assert [each.receiver for each in found] == [shown, f"{shown} (WEBHOOK_SECRET_ANN)"]
+    overview = reader.overview()
+    assert overview.policy["webhooks"] == [{"url": shown}]
+    assert overview.rollouts[0].rollout.spec["webhooks"] == [{"url": shown, "secret_env": "WEBHOOK_SECRET_ANN"}]
+    assert b"hush" not in msgspec.json.encode(overview)
+    assert f"{shown} did not take event" in caplog.text
+    assert "hush" not in "".join(each.getMessage() for each in caplog.records if each.name.startswith("rankhouse"))
 
 
 def test_an_event_is_given_up_after_its_time_and_the_next_one_comes(store: StateStore) -> None:
