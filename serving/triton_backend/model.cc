@@ -17,6 +17,13 @@ using Json = nlohmann::json;
 const std::set<std::string> kTritonsOptions = {"auto-complete-config", "backend-directory", "default-max-batch-size",
                                                "min-compute-capability"};
 
+// Requests are answered from the host's memory: a GPU's cache would take memory there that none of them uses.
+void RefuseDevice(const std::string& option) {
+  Require(
+      option.rfind("device", 0) != 0, "the option ", option, " is not for Triton: the backend rankhouse looks rows ",
+      "up on the CPU, and would not use a GPU's cache. Leave it out (a GPU's cache serves lookup_cuda of the library)");
+}
+
 // Options come as texts: what is a JSON number, boolean or object is one, everything else the text itself. A dot leads
 // into an object: redis.url=redis://host.
 std::string EngineOptions(const std::string& config) {
@@ -24,6 +31,7 @@ std::string EngineOptions(const std::string& config) {
   Json options = Json::object();
   for (const auto& [key, value] : given.items()) {
     if (kTritonsOptions.count(key) > 0) continue;
+    RefuseDevice(key);
     const Json parsed = Json::parse(value.get<std::string>(), nullptr, /*allow_exceptions=*/false);
     const bool is_text = parsed.is_discarded() || parsed.is_null();
     const size_t dot = key.find('.');

@@ -63,12 +63,18 @@ def test_counters_of_a_version_appear_and_go_with_it(triton: TritonServer, tmp_p
     wait_for(lambda: not samples(triton, version))
 
 
-def test_an_engine_option_that_nobody_knows_is_named(version: Version, tmp_path: Path) -> None:
-    with TritonServer(tmp_path / "models", run_dir=tmp_path, engine_options={"num_thread": "2"}) as server:
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [({"num_thread": "2"}, r"num_thread.*num_threads"), ({"device": "0"}, r"option device .*on the CPU.*Leave it out")],
+)
+def test_an_engine_option_that_has_no_use_here_is_named(
+    version: Version, tmp_path: Path, option: dict[str, str], message: str
+) -> None:
+    with TritonServer(tmp_path / "models", run_dir=tmp_path, engine_options=option) as server:
 
         async def load() -> None:
             async with TritonClient(server.grpc_url) as client:
                 await client.load(write_models(version, repository=server.repository))
 
-        with pytest.raises(ModelLoadError, match=r"num_thread.*num_threads"):
+        with pytest.raises(ModelLoadError, match=message):
             asyncio.run(load())
