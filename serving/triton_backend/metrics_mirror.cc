@@ -48,12 +48,18 @@ void MetricsMirror::Run() {
   while (!ending_.wait_for(lock, kInterval, [this] { return is_ending_; })) {
     try {
       Copy();
+    } catch (const Failure& failure) {
+      LogOnce(failure);
+      if (failure.code() == TRITONSERVER_ERROR_UNSUPPORTED) return;  // the server was built without metrics
     } catch (const std::exception& error) {
-      // As where a server was built without metrics: once said, it is not worth a line each second.
-      Log(error);
-      return;
+      LogOnce(error);
     }
   }
+}
+
+void MetricsMirror::LogOnce(const std::exception& error) {
+  if (logged_ != error.what()) Log(error);
+  logged_ = error.what();
 }
 
 void MetricsMirror::Copy() {

@@ -3,6 +3,7 @@
 #define RANKHOUSE_TRITON_BACKEND_METRICS_MIRROR_H_
 
 #include <condition_variable>
+#include <exception>
 #include <map>
 #include <mutex>
 #include <set>
@@ -16,7 +17,8 @@
 namespace rankhouse::triton {
 
 // Copies the engine's counters to metrics of Triton's, which asks nobody when it is scraped: so a thread copies them
-// once a second, as long as this exists. What the engine no longer names, because its version was closed, goes.
+// once a second, as long as this exists, and tries again where that fails. What the engine no longer names, because its
+// version was closed, goes.
 //
 // Triton cannot be given a histogram's counts, only single observations. A histogram is therefore a counter for each
 // of its buckets, its sum and its count, of the names that Prometheus gives them: queries are the same.
@@ -38,12 +40,14 @@ class MetricsMirror {
 
   void Run();
   void Copy();
+  void LogOnce(const std::exception& error);
   void Set(const MetricsText& metrics, const Sample& sample, const std::string& key);
   const Family& FamilyOf(const MetricsText& metrics, const std::string& name);
   void RemoveAllBut(const std::set<std::string>& keys);
 
   rh_engine* engine_;
   std::string text_;
+  std::string logged_;                      // the last error's message: one that stays is not worth a line each second
   std::map<std::string, Family> families_;  // by name; for good, as Triton cannot have one name twice
   std::map<std::string, Metric> metrics_;   // by name and labels
   std::mutex mutex_;                        // guards is_ending_
