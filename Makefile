@@ -27,7 +27,8 @@ setup:  ## Install everything into .venv and build the C++ operations (a second 
 demo: setup  ## The whole job: data, preprocess, train on 2 ranks, export, serve, score, check
 	@$(rankhouse) demo
 
-test: setup  ## Run all tests
+test:  ## Run all tests
+	@scripts/setup --browser
 	@$(python) -m pytest
 
 data: setup  ## Make a synthetic data set: ROWS=1000000 DATA=data/criteo.tsv
