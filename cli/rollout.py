@@ -262,7 +262,7 @@ def release(context: typer.Context, version: Version, reason: Reason = "") -> No
 
 @app.command()
 def admit(context: typer.Context, version: Version, reason: Reason = "") -> None:
-    """Makes a newer version stable at once, whatever the refresh policy says."""
+    """Makes a newer version stable, whatever the refresh policy says, as soon as all replicas have loaded it."""
     with _target(context).client() as client:
         done = client.admit(version, reason=reason)
     _target(context).show(done, tables.done_lines(done))

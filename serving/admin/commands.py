@@ -128,22 +128,15 @@ class Commands:
         return self._make(command)
 
     def admit(self, version: str, *, by: Caller, reason: str) -> Stored:
-        """Makes a newer version stable at once, whatever the policy says; all living replicas must have it."""
+        """Makes a newer version stable, whatever the policy says, as soon as all replicas have loaded it."""
 
         def command(state: ModelState) -> Change | None:
-            if state.stable == version:
+            is_under_way = any(each.candidates == (version,) for each in state.rollouts)
+            if state.stable == version or is_under_way:
                 return None
-            number_of(version)
-            living = [each for each in self._store.replicas(self._model) if not each.is_draining]
-            missing = [each.replica for each in living if version not in each.loaded]
-            if missing or not living:
-                who = f"replica {', '.join(missing)}" if missing else "no replica that lives"
-                raise AdmissionError(
-                    f"version {version} is not admitted: {who} has not loaded it yet; wait, or where refresh is "
-                    "held or the policy is manual start a rollout of it, which has them load it"
-                )
-            return transitions.admit(
-                state, version, actor=by.name, now=time.time(), reason=_checked(reason), by_operator=True
+            replicas = self._store.replicas(self._model)
+            return transitions.admit_everywhere(
+                state, version, replicas=replicas, actor=by.name, now=time.time(), reason=_checked(reason)
             )
 
         return self._make(command)

@@ -175,7 +175,7 @@ def release(admin: Admin, call: Call) -> bodies.Done:
 
 
 def admit(admin: Admin, call: Call) -> bodies.Done:
-    """Makes a newer version stable at once, whatever the refresh policy says."""
+    """Makes a newer version stable, whatever the refresh policy says: at once, or by a rollout that has it loaded."""
     return _done(admin.commands.admit(call.path["version"], **call.how))
 
 

@@ -39,6 +39,7 @@ __all__ = [
     "Change",
     "abort",
     "admit",
+    "admit_everywhere",
     "advance",
     "pause",
     "promote",
@@ -313,7 +314,7 @@ def admit(
     Raises:
         AdmissionError: It must not be admitted; says why, see `why_not_admitted`.
     """
-    fault = why_not_admitted(msgspec.structs.replace(state, policy=RefreshPolicy()) if by_operator else state, version)
+    fault = _why_nobody_may_admit(state, version) if by_operator else why_not_admitted(state, version)
     if fault:
         raise AdmissionError(f"version {version} is not admitted: {fault}")
     policy = state.policy
@@ -324,6 +325,32 @@ def admit(
     draft.note("admitted", version=version, before=f"stable {state.stable or 'none'}", after=f"stable {version}")
     make_stable(draft, version)
     return _made(draft)
+
+
+def admit_everywhere(
+    state: ModelState, version: str, *, replicas: Sequence[ReplicaReport], actor: str, now: float, reason: str = ""
+) -> Change:
+    """Makes a newer version stable for an operator, whatever the policy says.
+
+    At once where all living replicas have it; else a rollout of one step waits until they have loaded it: replicas load
+    what a rollout names also where refresh is held or the policy is manual.
+
+    Raises:
+        AdmissionError: It must not be admitted, whoever asks; or it would be the first, which comes when it is loaded.
+    """
+    living = [each for each in replicas if not each.is_draining]
+    if living and not replicas_without((version,), living):
+        return admit(state, version, actor=actor, now=now, reason=reason, by_operator=True)
+    if fault := _why_nobody_may_admit(state, version):
+        raise AdmissionError(f"version {version} is not admitted: {fault}")
+    if state.stable is None:
+        raise AdmissionError(f"version {version}, the first, is not admitted: not all replicas have loaded it; wait")
+    spec = RolloutSpec(candidates=(version,), steps=(Step(weight=100.0),), on_failure="pause")
+    return start_rollout(state, spec, actor=actor, now=now, reason=reason)
+
+
+def _why_nobody_may_admit(state: ModelState, version: str) -> str:
+    return why_not_admitted(msgspec.structs.replace(state, policy=RefreshPolicy()), version)
 
 
 def set_policy(state: ModelState, policy: RefreshPolicy, *, actor: str, now: float, reason: str = "") -> Change:

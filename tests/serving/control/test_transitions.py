@@ -1,5 +1,7 @@
 """What commands do, beyond the table of statuses."""
 
+from functools import partial
+
 import pytest
 
 from rankhouse.serving.control import transitions
@@ -299,6 +301,25 @@ def test_an_operator_may_admit_against_the_policy_but_not_an_older_version() -> 
     assert admit(state, name(2), actor="ann", now=1.0, by_operator=True).state.stable == name(2)
     with pytest.raises(AdmissionError, match="not above 1"):
         admit(state, name(1), actor="ann", now=1.0, by_operator=True)
+
+
+def test_an_operator_has_replicas_load_what_they_admit() -> None:
+    state = stable_at(1, policy=RefreshPolicy("manual", is_held=True))
+    anns = partial(transitions.admit_everywhere, actor="ann", now=1.0)
+    assert anns(state, name(2), replicas=[replica(1, 2)]).state.stable == name(2)
+    for replicas in ([], [replica(1)], [replica(1, 2), replica(1, replica_id="b")]):
+        waiting = anns(state, name(2), replicas=replicas).state
+        assert (waiting.stable, waiting.rollouts[0].candidates) == (name(1), (name(2),))
+    here = [replica(2)]
+    begun_now = transitions.advance(waiting, now=2.0, replicas=here, verdicts={})
+    assert begun_now is not None
+    over = transitions.advance(begun_now.state, now=3.0, replicas=here, verdicts={})
+    assert over is not None
+    assert over.state.stable == name(2)
+    with pytest.raises(AdmissionError, match="not above 1"):
+        anns(state, name(1), replicas=[])
+    with pytest.raises(AdmissionError, match="the first, is not admitted: not all"):
+        anns(ModelState("m"), name(1), replicas=[])
 
 
 def test_quarantine_ends_rollouts_and_forgets_earlier_versions() -> None:
