@@ -233,7 +233,7 @@ class RefreshAgent:
 
     def report(self) -> AgentReport:
         """What is going on."""
-        waiting, overdue = self._watch.waiting(now=time.time())
+        waiting, overdue = self._watch.waiting(now=time.monotonic())
         stable = None if self._demand is None else self._demand.stable
         served = self._prepared.get(stable) if stable in self._loaded and stable is not None else None
         return AgentReport(
@@ -260,7 +260,7 @@ class RefreshAgent:
         self._attempts.keep_only(known)
         floor = 0 if self._demand is None else self._demand.floor
         above = max([floor, *map(sequence_of, self._candidates_here())])
-        return floor, above, frozenset(self._quarantine.reasons) | self._attempts.passed_over(now=time.time())
+        return floor, above, frozenset(self._quarantine.reasons) | self._attempts.passed_over(now=time.monotonic())
 
     def _loaded_ensembles(self) -> dict[str, str]:
         return {name: self._prepared[name].ensemble for name in self._loaded}
@@ -301,7 +301,7 @@ class RefreshAgent:
                 await asyncio.wait_for(self._wake.wait(), _TICK_SECONDS)
 
     def _begin_what_is_due(self, demand: Demand) -> None:
-        now = time.time()
+        now = time.monotonic()  # Waits must not end early, or never, where the clock is set.
         leaving = self._leaving(demand)
         lost = [name for name in (*demand.routed, *demand.earlier, *self._prepared) if self._is_lost(name, leaving)]
         self._begin("load again", [name for name in lost if self._attempts.is_due(name, now=now)], self._bring)
@@ -377,7 +377,7 @@ class RefreshAgent:
         self._set_loaded(self._loaded | {name})
 
     async def _fail(self, name: str, error: Exception, *, was_proven: bool) -> None:
-        now = time.time()
+        now = time.monotonic()
         is_versions_fault = isinstance(error, (GoldenMismatchError, *_DAMAGED)) and not was_proven
         if is_versions_fault and not isinstance(error, DegradedGoldenError):
             signature = await self._watch.signature(name)

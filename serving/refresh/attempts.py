@@ -14,7 +14,7 @@ class Attempt:
     Attributes:
         reason: What went wrong.
         number: How often in a row, from 1.
-        next_at: Not before this moment is it tried again, in unix seconds.
+        next_at: Not before this moment is it tried again; monotonic seconds.
         is_tritons: Triton gave no answer, so it is tried again as soon as Triton does.
     """
 

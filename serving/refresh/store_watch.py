@@ -123,12 +123,12 @@ class StoreWatch:
 
     async def _look(self, above: int, passed_over: Collection[str]) -> None:
         await self._forget()
-        now = time.time()
+        now = time.monotonic()
         looking = self._in_thread(partial(self._watcher.look, above=above, skipped=passed_over, now=now))
         try:
             # The thread cannot be stopped where a network disk hangs, and nobody else may use the watcher meanwhile.
             while not (await asyncio.wait({looking}, timeout=_SLOW_SECONDS))[0]:
-                self._note_problem(f"{self._store.location} has not answered for {time.time() - now:.0f} s")
+                self._note_problem(f"{self._store.location} has not answered for {time.monotonic() - now:.0f} s")
             view = looking.result()
         except (FormatError, OSError) as exc:
             self._note_problem(str(exc))

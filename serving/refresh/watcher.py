@@ -27,7 +27,7 @@ class Waiting:
 
     Attributes:
         reason: What it waits for.
-        since: When that was seen first, in unix seconds.
+        since: When that was seen first, in monotonic seconds.
     """
 
     reason: str
@@ -104,7 +104,7 @@ class Watcher:
         Args:
             above: Versions up to this number are not looked at.
             skipped: Versions that are not to be found.
-            now: The time, in unix seconds.
+            now: The time, in monotonic seconds.
 
         Raises:
             VersionNotFoundError: There is no such store.
