@@ -53,7 +53,7 @@ class Shadows:
             return
         for version in answered.route.shadows:
             if len(self._waiting) >= self._max_in_flight * _QUEUED_FOR_EACH_IN_FLIGHT:
-                self._scorer.metrics.observe_shadow(version, "dropped")
+                self._count(version, "dropped")
                 continue
             self._waiting.append((answered.result, version, time.monotonic() + self._timeout_seconds))
             if len(self._workers) < self._max_in_flight:
@@ -74,6 +74,11 @@ class Shadows:
         while self._waiting:
             stable, version, until = self._waiting.popleft()
             outcome = await self._shadow(stable, version, until)
+            self._count(version, outcome)
+
+    def _count(self, version: str, outcome: str) -> None:
+        """Counts what became of a shadow, unless its version is gone: its time series ended, and must not come back."""
+        if version in self._scorer.routes.models:
             self._scorer.metrics.observe_shadow(version, outcome)
 
     async def _shadow(self, stable: Result, version: str, until: float) -> str:

@@ -55,7 +55,9 @@ def silence() -> Iterator[str]:
         yield f"127.0.0.1:{listener.getsockname()[1]}"
 
 
-async def shadowed(versions: TwoVersions, url: str, *, requests: int, timeout_seconds: float) -> tuple[str, int]:
+async def shadowed(
+    versions: TwoVersions, url: str, *, requests: int, timeout_seconds: float, is_unloaded: bool = False
+) -> tuple[str, int]:
     """Has requests shadowed at an address where they cannot be, and returns the metrics and the shadow's failures."""
     state, models = versions.rolling(weight=10.0, shadow=100.0), versions.models
     settings = Settings(store=versions.store, model=MODEL, triton_url=url)
@@ -72,13 +74,18 @@ async def shadowed(versions: TwoVersions, url: str, *, requests: int, timeout_se
         route = Route(stable.version, "", "stable", 1, (versions.candidate.name,))
         for number in range(requests):
             shadows.observe(Answered(str(number), route, (), 200, 0.001, 0.0, result))
+        if is_unloaded:
+            alone = {stable.version: stable}
+            scorer.switch(Routes.of(versions.state(), alone, revision=2))
+            await asyncio.sleep(0.01)  # The shadows find that out.
+        num_outcomes = 0 if is_unloaded else requests
         for _ in range(1000):
-            if not scorer.num_in_flight(versions.candidate.name) and number_of_outcomes(scorer) == requests:
+            if not scorer.num_in_flight(versions.candidate.name) and number_of_outcomes(scorer) == num_outcomes:
                 break
             await asyncio.sleep(0.01)
         await shadows.stop()
-        (content,) = observations.content().values()
-        return scorer.metrics.text().decode(), Summary.from_bytes(content).num_requests
+        failures = sum(Summary.from_bytes(each).num_requests for each in observations.content().values())
+        return scorer.metrics.text().decode(), failures
 
 
 def number_of_outcomes(scorer: Scorer) -> int:
@@ -102,3 +109,11 @@ def test_a_candidate_that_hangs_holds_one_place_and_the_rest_is_dropped(versions
 def test_a_candidate_that_fails_is_counted(versions: TwoVersions) -> None:
     metrics, failures = asyncio.run(shadowed(versions, "127.0.0.1:1", requests=3, timeout_seconds=5.0))
     assert (count_of(metrics, "failed"), failures) == (3, 3)
+
+
+def test_shadows_of_an_unloaded_version_bring_no_metric_back(versions: TwoVersions) -> None:
+    metrics, failures = asyncio.run(
+        shadowed(versions, "127.0.0.1:1", requests=10, timeout_seconds=5.0, is_unloaded=True)
+    )
+    assert f'version="{versions.candidate.name}"' not in metrics
+    assert failures == 0
