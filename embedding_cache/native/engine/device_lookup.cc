@@ -10,6 +10,7 @@
 
 #include "core/status.h"
 #include "cpu/parallel.h"
+#include "engine/batch.h"
 #include "engine/device_memory.h"
 #include "engine/device_tier.h"
 #include "engine/warm.h"
@@ -397,6 +398,7 @@ void BringToHost(const Version& version, rh_engine_batch* batch, Arena* arena, v
     CopyFromDevice(copy, array, bytes, stream);
     return copy;
   };
+  CheckIdType(*batch);
   const int64_t id_bytes = batch->id_type == RH_INT32 ? sizeof(int32_t) : sizeof(int64_t);
   batch->ids = bring(batch->ids, batch->num_ids * id_bytes);
   batch->offsets = reinterpret_cast<int64_t*>(bring(batch->offsets, (num_bags + 1) * int64_t{sizeof(int64_t)}));
