@@ -39,6 +39,15 @@ def test_metrics(version: Version) -> None:
     assert not any(label in key for key in engine.stats())
 
 
+@pytest.mark.parametrize(("out_of_range", "hits"), [("zero", 1), ("clip", 2), ("unknown_row", 2)])
+def test_a_row_that_stands_in_for_an_unknown_id_is_a_hit(version: Version, out_of_range: str, hits: int) -> None:
+    engine = Engine(out_of_range=out_of_range)
+    with engine.open(version.store, version.name) as found:
+        found.gather("B", np.array([1, -1]))
+        label = f'model="dlrm",version="{found.name}",table="B",tier="memory"'
+        assert engine.stats()[f"rankhouse_embedding_hits_total{{{label}}}"] == hits
+
+
 def test_unique_ids_and_times_of_memory_are_sampled(version: Version) -> None:
     """One lookup in 256 of a thread stands for all of them."""
     engine = Engine()

@@ -322,6 +322,7 @@ class Call {
     for (size_t t = 0; t < unknown_.size(); ++t) {
       const int64_t count = unknown_[t].count.load(std::memory_order_relaxed);
       metrics.Add(static_cast<int64_t>(t), kUnknown, count);
+      if (version_.tables()[t].out_of_range == RH_ZERO) metrics.Add(static_cast<int64_t>(t), kWithoutRow, count);
       num_unknown += count;
     }
     if (answer != nullptr) *answer = {num_unknown, degraded_};

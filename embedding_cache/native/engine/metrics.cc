@@ -24,6 +24,7 @@ constexpr TableMetric kTableMetrics[] = {
     {nullptr, nullptr},
     {nullptr, nullptr},
     {"rankhouse_embedding_degraded_total", "Ids whose row was replaced by the default one, as a tier had failed."},
+    {nullptr, nullptr},
 };
 
 int NextShard() {
@@ -44,14 +45,14 @@ void AppendCounters(const std::vector<CountedVersion>& versions, MetricsText* te
 }
 
 void AppendHits(const std::vector<CountedVersion>& versions, const Tiers& tiers, MetricsText* text) {
-  text->Begin("rankhouse_embedding_hits_total", "counter", "Ids whose row a tier had.");
+  text->Begin("rankhouse_embedding_hits_total", "counter",
+              "Ids whose row a tier had; an unknown one's is the row that stands in for it, if any.");
   for (const CountedVersion& version : versions) {
     for (size_t t = 0; t < version.tables.size(); ++t) {
       const auto& counts = version.totals.tables[t];
       const std::string labels = version.labels + "," + Label("table", version.tables[t]) + ",";
       const int64_t elsewhere = counts[kOnDevice] + counts[kCached] + counts[kRemote] + counts[kDegraded];
-      // Unknown ids that were given a row of a remote table count there too.
-      const int64_t in_memory = std::max<int64_t>(counts[kIds] - counts[kUnknown] - elsewhere, 0);
+      const int64_t in_memory = std::max<int64_t>(counts[kIds] - counts[kWithoutRow] - elsewhere, 0);
       if (tiers.has_device) text->Add(labels + Label("tier", "device"), counts[kOnDevice]);
       text->Add(labels + Label("tier", "memory"), in_memory);
       if (!tiers.is_remote) continue;

@@ -15,7 +15,17 @@
 namespace rankhouse::engine {
 
 // Of one table. Its order is that of kTableMetrics in metrics.cc.
-enum TableCounter { kIds, kUnknown, kUnique, kOnDevice, kCached, kRemote, kDegraded, kNumTableCounters };
+enum TableCounter {
+  kIds,
+  kUnknown,
+  kUnique,
+  kOnDevice,
+  kCached,
+  kRemote,
+  kDegraded,
+  kWithoutRow,  // unknown ids that no row stands in for
+  kNumTableCounters
+};
 
 // What is timed: whole lookups, and what they spend in each tier.
 enum Timed { kLookupTime, kDeviceTime, kMemoryTime, kCacheTime, kRedisTime, kNumTimed };

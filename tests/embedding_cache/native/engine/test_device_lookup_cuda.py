@@ -122,6 +122,8 @@ def test_unknown_ids_follow_the_policy_and_are_never_cached(
             assert look_up(cuda, served, ids, lengths, answer=answer).tobytes() == expected.tobytes()
             assert answer.num_unknown == true_answer.num_unknown == 3 * len(version.features)
         assert stat(engine, "unknown_ids_total") == 6 * len(version.features)
+        hits = stat(engine, "hits_total", 'tier="device"') + stat(engine, "hits_total", 'tier="memory"')
+        assert hits == (2 if out_of_range == "zero" else 8) * len(version.features), "rows that stand in are hits, too"
         if out_of_range == "zero":
             assert stat(engine, "hits_total", 'tier="device"') == len(version.features), "the known ones alone"
 
