@@ -9,8 +9,9 @@ import httpx
 
 _SECONDS = 5.0
 _TIMEOUT_SECONDS = 5.0
-_COUNTER = re.compile(r"rankhouse_embedding_(hits|degraded|unknown_ids)_total\{(.*)\} (\S+)")
+_COUNTER = re.compile(r"rankhouse_embedding_(hits|degraded|without_row)_total\{(.*)\} (\S+)")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_TIERS = {"degraded": "degraded", "without_row": "unknown"}
 _log = logging.getLogger(__name__)
 
 Tiers = dict[str, dict[str, int]]
@@ -24,8 +25,8 @@ class CacheTiers:
         model: Whose versions are read.
 
     Attributes:
-        counts: Ids looked up by version and by where their rows were: a tier's name, `degraded` or `unknown`. Empty
-            while Triton does not answer.
+        counts: Ids looked up by version and by where their rows were: a tier's name, `degraded`, or `unknown`, which
+            are those that no row stands in for. Empty while Triton does not answer.
     """
 
     def __init__(self, url: str, model: str) -> None:
@@ -71,5 +72,5 @@ def parse(text: str, model: str) -> Tiers:
 
 
 def _add(counts: dict[str, int], kind: str, labels: Mapping[str, str], number: int) -> None:
-    tier = labels.get("tier", "") if kind == "hits" else kind.removesuffix("_ids")
+    tier = labels.get("tier", "") if kind == "hits" else _TIERS[kind]
     counts[tier] = counts.get(tier, 0) + number

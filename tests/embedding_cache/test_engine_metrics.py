@@ -44,8 +44,9 @@ def test_a_row_that_stands_in_for_an_unknown_id_is_a_hit(version: Version, out_o
     engine = Engine(out_of_range=out_of_range)
     with engine.open(version.store, version.name) as found:
         found.gather("B", np.array([1, -1]))
-        label = f'model="dlrm",version="{found.name}",table="B",tier="memory"'
-        assert engine.stats()[f"rankhouse_embedding_hits_total{{{label}}}"] == hits
+        label, stats = f'model="dlrm",version="{found.name}",table="B"', engine.stats()
+        assert stats[f'rankhouse_embedding_hits_total{{{label},tier="memory"}}'] == hits
+        assert stats[f"rankhouse_embedding_without_row_total{{{label}}}"] == 2 - hits
 
 
 def test_unique_ids_and_times_of_memory_are_sampled(version: Version) -> None:

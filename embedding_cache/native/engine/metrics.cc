@@ -24,7 +24,8 @@ constexpr TableMetric kTableMetrics[] = {
     {nullptr, nullptr},
     {nullptr, nullptr},
     {"rankhouse_embedding_degraded_total", "Ids whose row was replaced by the default one, as a tier had failed."},
-    {nullptr, nullptr},
+    {"rankhouse_embedding_without_row_total",
+     "Unknown ids that no row stands in for. With hits and degraded ones, these are all ids."},
 };
 
 int NextShard() {

@@ -19,7 +19,8 @@ rankhouse_embedding_hits_total{model="a",version="000001-x",table="C1",tier="mem
 rankhouse_embedding_hits_total{model="a",version="000001-x",table="C \\"2\\"",tier="memory"} 5
 rankhouse_embedding_hits_total{model="a",version="000001-x",table="C1",tier="redis"} 2
 rankhouse_embedding_hits_total{model="b",version="000001-x",table="C1",tier="memory"} 100
-rankhouse_embedding_unknown_ids_total{model="a",version="000001-x",table="C1"} 3
+rankhouse_embedding_unknown_ids_total{model="a",version="000001-x",table="C1"} 4
+rankhouse_embedding_without_row_total{model="a",version="000001-x",table="C1"} 3
 rankhouse_embedding_degraded_total{model="a",version="000002-y",table="C1"} 1
 nv_inference_count{model="a",version="1"} 12
 """
