@@ -19,7 +19,9 @@ namespace rankhouse::engine {
 
 // Any thread may call it. Versions keep what they use: they outlive the engine.
 //
-// Lock order: opening_, then versions_mutex_, then those of RowFiles and RowIndices. Lookups take none.
+// Lock order: opening_, then versions_mutex_, then those of RowFiles and RowIndices. Lookups on the CPU in mapped rows
+// take none; those of remote rows and on a GPU take short ones of their tiers (Cluster, Node, DeviceTier, row caches),
+// none of these, and none is held while a reply or a GPU is waited for.
 class Engine {
  public:
   // Throws Error where options contradict each other, or a file of hot rows is damaged.
