@@ -63,6 +63,9 @@ rh_device_row_cache::rh_device_row_cache(const rh_row_cache_options& options) {
   cache::Cut(&sets_, static_cast<char*>(memory));
   const int64_t rows_bytes = capacity_rows() * sets_.stride;
   CheckCuda(cudaMemset(static_cast<char*>(memory) + rows_bytes, 0, bytes - rows_bytes), "clearing a cache");
+  void* counts = nullptr;
+  CheckCuda(cudaMallocHost(&counts, sizeof(cache::DeviceCounts)), "allocating pinned memory for a cache's counts");
+  counts_.reset(static_cast<cache::DeviceCounts*>(counts));
   CheckCuda(cudaEventCreateWithFlags(&last_call_, cudaEventDisableTiming), "making an event");
 }
 
@@ -78,6 +81,16 @@ void rh_device_row_cache::CheckDevice() const {
           ": make it the current one (cudaSetDevice) for the call");
 }
 
+rankhouse::cache::DeviceCounts rh_device_row_cache::Count(cudaStream_t stream) {
+  const std::lock_guard<std::mutex> lock(counting_);
+  Queue(stream, [&](const rankhouse::cache::DeviceSets& sets, uint32_t) {
+    CheckCuda(cudaMemcpyAsync(counts_.get(), sets.counts, sizeof(*counts_), cudaMemcpyDeviceToHost, stream),
+              "copying a cache's counts to the host");
+  });
+  CheckCuda(cudaStreamSynchronize(stream), "waiting for a cache's counts");
+  return *counts_;
+}
+
 int rh_row_cache_create_cuda(const rh_row_cache_options* options, rh_device_row_cache** cache) {
   return Guard([&] {
     Require(options != nullptr && cache != nullptr, "options or cache is NULL");
@@ -91,10 +104,7 @@ void rh_row_cache_destroy_cuda(rh_device_row_cache* cache) { delete cache; }
 int rh_row_cache_count_cuda(rh_device_row_cache* cache, rh_row_cache_counters* counters, void* stream) {
   return Guard([&] {
     Require(cache != nullptr && counters != nullptr, "cache or counters is NULL");
-    rankhouse::cache::DeviceCounts counts = {};
-    cache->Queue(static_cast<cudaStream_t>(stream), [&](const rankhouse::cache::DeviceSets& sets, uint32_t) {
-      rankhouse::CopyToHost(&counts, sets.counts, 1, static_cast<cudaStream_t>(stream));
-    });
+    const rankhouse::cache::DeviceCounts counts = cache->Count(static_cast<cudaStream_t>(stream));
     const auto count = [](unsigned long long value) { return static_cast<int64_t>(value); };
     *counters = {count(counts.hits),
                  count(counts.misses),

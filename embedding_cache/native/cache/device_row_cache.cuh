@@ -15,6 +15,10 @@ struct FreeOnDevice {
   void operator()(void* memory) const { cudaFree(memory); }
 };
 
+struct FreePinned {
+  void operator()(void* memory) const { cudaFreeHost(memory); }
+};
+
 // What a cache has counted, in device memory.
 struct DeviceCounts {
   unsigned long long hits;
@@ -72,7 +76,8 @@ __device__ void CopyRow(char* to, const char* from, int64_t bytes) {
 
 }  // namespace rankhouse::cache
 
-// Any thread may call it; its calls on the device follow each other.
+// Any thread may call it; its calls on the device follow each other. Its lock is not given away by priority: a call
+// waits for as long as a thread of lower priority, as that which warms a cache up, takes to queue its own.
 struct rh_device_row_cache {
  public:
   explicit rh_device_row_cache(const rh_row_cache_options& options);
@@ -83,6 +88,9 @@ struct rh_device_row_cache {
   int64_t row_bytes() const { return sets_.row_bytes; }
   int64_t bytes() const { return bytes_; }
   int64_t capacity_rows() const { return sets_.num_sets * rankhouse::cache::DeviceSets::kWays; }
+
+  // What the calls on the stream have counted, once they are done: waits for them, while others may queue theirs.
+  rankhouse::cache::DeviceCounts Count(cudaStream_t stream);
 
   // Calls body(sets, now), which queues work on the stream: after all that earlier calls queued, and before that of
   // later ones. `now` counts calls.
@@ -110,6 +118,9 @@ struct rh_device_row_cache {
   int64_t bytes_ = 0;
   cudaEvent_t last_call_ = nullptr;
   uint32_t clock_ = 0;
+  std::mutex counting_;  // guards what follows; taken before mutex_
+  // Pinned: a copy to other memory is waited for where it is queued.
+  std::unique_ptr<rankhouse::cache::DeviceCounts, rankhouse::cache::FreePinned> counts_;
 };
 
 #endif  // RANKHOUSE_CACHE_DEVICE_ROW_CACHE_CUH_
