@@ -39,6 +39,7 @@ ALLOWED = {
         *("rankhouse.serving.errors", "rankhouse.serving.processes", "rankhouse.embedding_cache"),
         # Both ports say in the same way what went wrong.
         *("rankhouse.serving.gateway.envelope", "rankhouse.serving.gateway.problems"),
+        "rankhouse.serving.gateway.json_bodies",
         "rankhouse.serving.gateway.schemas",
     },
     "rankhouse.cli": {"rankhouse"},

@@ -1,18 +1,15 @@
 """What callers send to the admin API, and what they get for a command."""
 
-import difflib
-import re
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
 
 from rankhouse.serving.admin.keys import Role
-from rankhouse.serving.errors import InvalidFieldError, MalformedBodyError
+from rankhouse.serving.errors import MalformedBodyError
+from rankhouse.serving.gateway.json_bodies import invalid_field
 
 _Body = TypeVar("_Body", bound=msgspec.Struct)
-_PLACE = re.compile(r"(?P<what>.*?)(?: - at `\$\.?(?P<path>.*)`)?", re.DOTALL)
-_FIELD = re.compile(r"Object (?P<how>contains unknown|missing required) field `(?P<field>.*?)`.*", re.DOTALL)
 
 Reason = Annotated[str, Meta(description="Why; history keeps it.", examples=["CTR looks odd on Android"])]
 VersionName = Annotated[str, Meta(description="A version's name.", examples=["000012-c873e97f"])]
@@ -158,20 +155,6 @@ def decode_body(content: bytes, kind: type[_Body]) -> _Body:
     try:
         return msgspec.json.decode(content or b"{}", type=kind)
     except msgspec.ValidationError as exc:
-        raise _invalid_field(str(exc), kind) from exc
+        raise invalid_field(str(exc), kind.__struct_fields__, whole="this command") from exc
     except (msgspec.DecodeError, UnicodeDecodeError) as exc:
         raise MalformedBodyError(f"the body is not JSON: {exc}") from exc
-
-
-def _invalid_field(message: str, kind: type[_Body]) -> InvalidFieldError:
-    found = _FIELD.fullmatch(message)
-    if found is None:
-        place = _PLACE.fullmatch(message)
-        assert place is not None
-        return InvalidFieldError(place["what"].replace("`", "").lower(), place["path"] or "")
-    name, known = found["field"][:100], kind.__struct_fields__
-    if found["how"].startswith("missing"):
-        return InvalidFieldError("is missing", name)
-    nearest = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {nearest[0]!r}?" if nearest else f"known are {', '.join(known)}"
-    return InvalidFieldError(f"is not a field of this command; {hint}", name)

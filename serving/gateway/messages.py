@@ -1,16 +1,15 @@
 """A scoring request and its answer, as JSON carries them."""
 
-import difflib
 import json
 import math
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
-from rankhouse.serving.errors import InvalidFieldError, MalformedBodyError, RequestError, WrongValueError
+from rankhouse.serving.errors import MalformedBodyError, RequestError, WrongValueError
+from rankhouse.serving.gateway.json_bodies import invalid_field
 
 Features = dict[str, Any]
 
@@ -111,11 +110,8 @@ class Status(msgspec.Struct, frozen=True, omit_defaults=True):
 
 _REQUEST = msgspec.json.Decoder(ScoreRequest)
 _FEEDBACK = msgspec.json.Decoder(OutcomeReport | list[OutcomeReport])
-_PLACE = re.compile(r"(?P<what>.*?)(?: - at `\$\.?(?P<path>.*)`)?", re.DOTALL)
-_LONGEST_NAME = 100
 # Bodies up to this size are read a second time, slowly, to say where a number stands that JSON has not.
 _LARGEST_EXPLAINED_BODY = 1 << 20
-_FIELD = re.compile(r"Object (?:contains unknown|missing required) field `(?P<field>.*)`", re.DOTALL)
 _EXPECTED = {"candidates": "a list of candidates, each an object of features"}
 _FIELDS = {field for kind in (OutcomeReport, Outcome) for field in kind.__struct_fields__}
 
@@ -158,32 +154,15 @@ def checked_reports(reports: Sequence[Mapping[str, Any]]) -> list[OutcomeReport]
     try:
         return msgspec.convert(list(reports), list[OutcomeReport])
     except msgspec.ValidationError as exc:
-        raise _invalid_field(str(exc), _FIELDS) from exc
+        raise invalid_field(str(exc), _FIELDS, whole="a request") from exc
 
 
 def _wrong_body(body: bytes, error: Exception, known: Collection[str]) -> RequestError:
     for path in _non_finite_numbers(body):
         return WrongValueError("is NaN or infinite; expected a finite number, or null where the value is missing", path)
     if isinstance(error, msgspec.ValidationError):
-        return _invalid_field(str(error), known)
+        return invalid_field(str(error), known, whole="a request", expected=_EXPECTED)
     return MalformedBodyError(f"the body is not JSON: {error}")
-
-
-def _invalid_field(message: str, known: Collection[str]) -> RequestError:
-    """Puts msgspec's message in our words: `Expected `int`, got `str` - at `$.top_k``."""
-    place = _PLACE.fullmatch(message)
-    assert place is not None
-    path = (place["path"] or "").replace("[...]", "")
-    field = _FIELD.fullmatch(place["what"])
-    if field is None:
-        return InvalidFieldError(place["what"].replace("`", "").lower(), path)
-    name = field["field"][:_LONGEST_NAME]
-    path = f"{path}.{name}" if path else name
-    if name in known:
-        return InvalidFieldError(f"is missing; expected {_EXPECTED.get(name, 'a value')}", path)
-    nearest = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {nearest[0]!r}?" if nearest else f"known are {', '.join(sorted(known))}"
-    return InvalidFieldError(f"is not a field of a request; {hint}", path)
 
 
 def _non_finite_numbers(body: bytes) -> Iterator[str]:
