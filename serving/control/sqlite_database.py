@@ -166,7 +166,10 @@ class SqliteDatabase:
         return connection
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        if self._schema_version(connection) == self._version:
+        connection.execute("BEGIN")  # One state of the file: another process may make the tables right now.
+        is_made = self._schema_version(connection) == self._version
+        connection.execute("COMMIT")
+        if is_made:
             return
         if self._journal_mode(connection) != "wal":
             raise StateStoreError(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from rankhouse.serving.control import sqlite_database
 from rankhouse.serving.control.sqlite_database import SqliteDatabase
 from rankhouse.serving.control.sqlite_state_store import SqliteStateStore
 from rankhouse.serving.errors import CorruptStateError, StateStoreError, StoreFullError, StoreUnavailableError
@@ -219,6 +220,26 @@ print(store.create(stable_at(1)).revision)
 """
     processes = [subprocess.Popen((sys.executable, "-c", code), stdout=subprocess.PIPE) for _ in range(4)]
     assert [process.communicate(timeout=60)[0] for process in processes] == [b"1\n"] * 4
+
+
+def test_a_file_whose_tables_another_process_makes_just_now_is_no_stranger(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others: list[threading.Thread] = []
+    value = sqlite_database._value
+
+    def value_and_then_another(connection: sqlite3.Connection, statement: str) -> object:
+        read = value(connection, statement)
+        if not others:
+            others.append(threading.Thread(target=lambda: SqliteStateStore(path).create(stable_at(1))))
+            others[0].start()
+            others[0].join(0.3)
+        return read
+
+    monkeypatch.setattr(sqlite_database, "_value", value_and_then_another)
+    store = SqliteStateStore(path, timeout_seconds=20.0)
+    others[0].join(20)
+    assert store.read("m").state == stable_at(1)
 
 
 def test_without_a_write_ahead_log_it_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
