@@ -21,10 +21,18 @@ from rankhouse.training.errors import ModelError
 class DLRM(keras.Model):  # type: ignore[misc]
     """Maps continuous features and pooled embeddings to logits.
 
-    Initial weights depend only on the seed and the shapes.
+    Initial weights depend only on the seed and the shapes. They are float32, whatever the layers compute in.
     """
 
-    def __init__(self, config: ModelConfig, *, num_dense: int, feature_dims: Mapping[str, int], seed: int) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        *,
+        num_dense: int,
+        feature_dims: Mapping[str, int],
+        seed: int,
+        precision: str = "float32",
+    ) -> None:
         """Builds the layers and their weights.
 
         Args:
@@ -32,6 +40,8 @@ class DLRM(keras.Model):  # type: ignore[misc]
             num_dense: Number of continuous features, at least 0.
             feature_dims: Embedding width of each categorical feature, in the order of the embeddings; all the same.
             seed: Of the initial weights.
+            precision: Keras' policy of the hidden layers: "float32", or "mixed_bfloat16" for products of bfloat16. Dot
+                interactions and the logit are float32 either way.
 
         Raises:
             ModelError: The widths differ, or there are too few features to interact.
@@ -45,8 +55,9 @@ class DLRM(keras.Model):  # type: ignore[misc]
                 f"DLRM takes dot products of features, but there are only {self.num_features} categorical and "
                 f"{num_dense} continuous ones; expected at least 2 categorical ones, or 1 of each kind"
             )
-        self.bottom_layers = _mlp("bottom", (*config.bottom_mlp, self.dim), "relu", seed=seed) if num_dense else []
-        self.top_layers = _mlp("top", (*config.top_mlp, 1), None, seed=seed + 500)
+        bottom = _mlp("bottom", (*config.bottom_mlp, self.dim), "relu", seed=seed, precision=precision)
+        self.bottom_layers = bottom if num_dense else []
+        self.top_layers = _mlp("top", (*config.top_mlp, 1), None, seed=seed + 500, precision=precision)
         self([tf.zeros([1, num_dense]), tf.zeros([1, self.num_features * self.dim])])
 
     def call(self, inputs: tuple[tf.Tensor, tf.Tensor], *, portable: bool = False) -> tf.Tensor:
@@ -64,7 +75,8 @@ class DLRM(keras.Model):  # type: ignore[misc]
         for layer in self.bottom_layers:
             dense = layer(dense)
         interact = portable_interaction if portable else tf_ops.dot_interaction
-        return self._top(interact(dense if self.num_dense else None, embeddings, dim=self.dim))
+        bottom = tf.cast(dense, tf.float32) if self.num_dense else None
+        return self._top(interact(bottom, embeddings, dim=self.dim))
 
     def _top(self, features: tf.Tensor) -> tf.Tensor:
         for layer in self.top_layers:
@@ -89,16 +101,23 @@ def portable_interaction(bottom: tf.Tensor | None, embeddings: tf.Tensor, *, dim
     return chosen if bottom is None else tf.concat([bottom, chosen], axis=1)
 
 
-def _mlp(name: str, widths: tuple[int, ...], last_activation: str | None, *, seed: int) -> list[keras.layers.Dense]:
-    """Makes fully connected layers with ReLU between them; each draws its weights from a seed of its own."""
+def _mlp(
+    name: str, widths: tuple[int, ...], last_activation: str | None, *, seed: int, precision: str
+) -> list[keras.layers.Dense]:
+    """Makes fully connected layers with ReLU between them; each draws its weights from a seed of its own.
+
+    A layer without activation gives logits: it is float32, whatever the others compute in.
+    """
+    activations = [*["relu"] * (len(widths) - 1), last_activation]
     return [
         keras.layers.Dense(
             width,
-            activation="relu" if i < len(widths) - 1 else last_activation,
+            activation=activation,
             kernel_initializer=keras.initializers.GlorotNormal(seed=seed + i),
+            dtype=precision if activation else "float32",
             name=f"{name}_{i}",
         )
-        for i, width in enumerate(widths)
+        for i, (width, activation) in enumerate(zip(widths, activations, strict=True))
     ]
 
 

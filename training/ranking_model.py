@@ -56,7 +56,7 @@ class RankingModel:
             ModelError: The model does not fit the dataset.
             PlanError: There are no tables to place.
         """
-        dense = build_dense(config, dataset)
+        dense = build_dense(config, dataset, precision=config.training.precision)
         initial_rows = {name: table.num_rows for name, table in dataset.tables.items()} | dict(initial_rows or {})
         embedding = DistributedEmbedding(
             [
@@ -134,8 +134,13 @@ def plan_tables(config: Config, dataset: PreparedDataset, *, num_ranks: int) -> 
     return make_plan(tables, num_ranks=num_ranks, data_parallel_threshold_rows=threshold)
 
 
-def build_dense(config: Config, dataset: PreparedDataset) -> DLRM:
+def build_dense(config: Config, dataset: PreparedDataset, *, precision: str = "float32") -> DLRM:
     """Makes the dense layers that fit a dataset, with their initial values.
+
+    Args:
+        config: The configuration.
+        dataset: Says which features there are.
+        precision: What the hidden layers compute in, as of `DLRM`.
 
     Raises:
         ModelError: The model does not fit the dataset.
@@ -145,6 +150,7 @@ def build_dense(config: Config, dataset: PreparedDataset) -> DLRM:
         num_dense=len(dataset.spec.continuous),
         feature_dims={feature.name: feature.dim for feature in dataset.spec.categorical},
         seed=config.training.seed,
+        precision=precision,
     )
 
 

@@ -24,7 +24,7 @@ class KerasBaseline:
         for layer in self.layers.values():
             layer.build(())
         self.feature_layers = [self.layers[feature.table] for feature in dataset.spec.categorical]
-        self.dense = build_dense(config, dataset)
+        self.dense = build_dense(config, dataset, precision=config.training.precision)
         self.optimizer = keras.optimizers.legacy.Adagrad(config.optimizer.learning_rate)
         tables_variables = [layer.embeddings for layer in self.layers.values()]
         self.variables = [*tables_variables, *self.dense.trainable_variables]

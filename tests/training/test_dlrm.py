@@ -11,8 +11,8 @@ CONFIG = ModelConfig(bottom_mlp=(5,), top_mlp=(7, 3))
 DIMS = {"shop": 4, "item": 4, "user": 4}
 
 
-def make(*, num_dense: int = 2, seed: int = 1) -> DLRM:
-    return DLRM(CONFIG, num_dense=num_dense, feature_dims=DIMS, seed=seed)
+def make(*, num_dense: int = 2, seed: int = 1, precision: str = "float32") -> DLRM:
+    return DLRM(CONFIG, num_dense=num_dense, feature_dims=DIMS, seed=seed, precision=precision)
 
 
 def reference(weights: dict[str, np.ndarray], dense: np.ndarray, embeddings: np.ndarray) -> np.ndarray:
@@ -43,6 +43,23 @@ def test_the_logits_are_those_of_the_paper(num_dense: int) -> None:
     model = make(num_dense=num_dense)
     weights = {name: variable.numpy() for name, variable in model.named_variables().items()}
     np.testing.assert_allclose(model((dense, embeddings)), reference(weights, dense, embeddings), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("num_dense", [0, 2])
+def test_mixed_precision_rounds_products_but_neither_weights_nor_logits(num_dense: int) -> None:
+    rng = np.random.default_rng(1)
+    dense = tf.constant(rng.normal(size=(6, num_dense)), tf.float32)
+    embeddings = tf.constant(rng.normal(size=(6, 12)), tf.float32)
+    exact, mixed = make(num_dense=num_dense), make(num_dense=num_dense, precision="mixed_bfloat16")
+    with tf.GradientTape() as tape:
+        logits = mixed((dense, embeddings))
+    assert logits.dtype == tf.float32
+    for name, variable in mixed.named_variables().items():
+        assert variable.dtype == tf.float32
+        np.testing.assert_array_equal(variable, exact.named_variables()[name])
+    np.testing.assert_allclose(logits, exact((dense, embeddings)), rtol=0.05, atol=0.05)
+    assert not np.array_equal(logits, exact((dense, embeddings)))
+    assert {gradient.dtype for gradient in tape.gradient(logits, mixed.trainable_variables)} == {tf.float32}
 
 
 def test_an_empty_batch_has_no_logits() -> None:
