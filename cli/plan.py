@@ -38,9 +38,8 @@ def plan(
     placed.add_column("held by")
     for table in sorted(made.tables, key=lambda table: -table.weight_bytes):
         placement = made.placement(table.name)
-        holder = "every rank" if placement.mode == "data_parallel" else f"rank {placement.rank}"
         size = f"{table.weight_bytes / 2**20:,.2f}"
-        placed.add_row(table.name, f"{table.num_rows:,}", str(table.dim), size, holder)
+        placed.add_row(table.name, f"{table.num_rows:,}", str(table.dim), size, placement.held_by)
     console.print(placed)
     console.print()
     for rank in range(ranks):

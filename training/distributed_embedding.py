@@ -24,24 +24,32 @@ from rankhouse.kernels import tf_ops
 from rankhouse.training.embedding_specs import EmbeddingSpec, Input, resolve_inputs, spec_of
 from rankhouse.training.errors import EmbeddingError
 from rankhouse.training.initializers import table_key, uniform_row_blocks
-from rankhouse.training.plan import Plan, TableSpec, make_plan
+from rankhouse.training.plan import Plan, ShardSpec, TableSpec, check_plan, make_plan
 from rankhouse.training.ranks import Ranks
 from rankhouse.training.variable_rows import write_rows
 
 
 @dataclass(frozen=True)
 class TableShard:
-    """The rows of one table that this rank holds; for now always all of them.
+    """A rectangle of one table that this rank holds: rows [row_start, row_stop), columns [column_start, column_stop).
 
     Attributes:
         table: The table's name.
-        variable: float32 [rows, dim].
-        replicated: Whether every rank holds the same rows (data-parallel).
+        variable: float32 [rows, columns] of the rectangle.
+        replicated: Whether every rank holds the same (data-parallel).
+        row_start: Its first row in the table.
+        row_stop: One behind its last row.
+        column_start: Its first column in the table.
+        column_stop: One behind its last column.
     """
 
     table: str
     variable: tf.Variable
     replicated: bool
+    row_start: int
+    row_stop: int
+    column_start: int
+    column_stop: int
 
 
 class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
@@ -105,9 +113,10 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
         self.output_dim = sum(self._widths)
         self._groups = _group_inputs(self.inputs, self.plan)
         self.shards = tuple(
-            TableShard(spec.name, self._make_table(spec), self.plan.placement(spec.name).mode == "data_parallel")
+            self._make_shard(spec, shard)
             for spec in self.specs
-            if spec.name in {held.name for held in self.plan.tables_of(self.ranks.rank)}
+            for name, shard in self.plan.shards_of(self.ranks.rank)
+            if name == spec.name
         )
         self._variables = {shard.table: shard.variable for shard in self.shards}
         self._nothing_owned = self._make_nothing_owned()
@@ -204,6 +213,17 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
         inputs = [asdict(item) for item in self.inputs]
         return {**super().get_config(), "embeddings": embeddings, "inputs": inputs, "seed": self.seed}
 
+    def _make_shard(self, spec: EmbeddingSpec, shard: ShardSpec) -> TableShard:
+        return TableShard(
+            spec.name,
+            self._make_table(spec),
+            self.plan.placement(spec.name).mode == "data_parallel",
+            shard.row_start,
+            shard.row_stop,
+            shard.column_start,
+            shard.column_stop,
+        )
+
     def _make_table(self, spec: EmbeddingSpec) -> tf.Variable:
         table = self.add_weight(
             spec.name, shape=(spec.input_dim, spec.output_dim), initializer="zeros", dtype=tf.float32
@@ -290,7 +310,7 @@ def _group_inputs(inputs: Sequence[Input], plan: Plan) -> list[list[int]]:
     groups: list[list[int]] = [[] for _ in range(plan.num_ranks + 1)]
     for number, item in enumerate(inputs):
         placement = plan.placement(item.table)
-        groups[-1 if placement.mode == "data_parallel" else placement.rank].append(number)
+        groups[-1 if placement.mode == "data_parallel" else placement.shards[0].rank].append(number)
     return groups
 
 
@@ -359,6 +379,10 @@ def _check_plan(plan: Plan, specs: Sequence[EmbeddingSpec], ranks: Ranks) -> Non
         raise EmbeddingError(
             f"the plan is for {plan.num_ranks} ranks, but {ranks.size} train; make it for {ranks.size}"
         )
+    check_plan(plan)
+    for placement in plan.placements:
+        if placement.mode not in ("data_parallel", "table_wise") or placement.exchange != "pooled":
+            raise EmbeddingError(f"table {placement.table!r} is {placement.mode}, which this layer cannot look up yet")
     planned = {table.name: (table.num_rows, table.dim) for table in plan.tables}
     for spec in specs:
         if planned.get(spec.name) != (spec.input_dim, spec.output_dim):

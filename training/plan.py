@@ -1,17 +1,22 @@
 """Who holds which embedding table: a pure function of the tables and the number of ranks.
 
-A table is either data-parallel (every rank holds a copy, and the copies' gradients are summed) or table-wise (one rank
-holds it, and the others send it their ids and get rows back). Planning knows neither Horovod nor TensorFlow.
+A table is data-parallel (every rank holds a copy, and the copies' gradients are summed), table-wise (one rank holds it,
+and the others send it their ids and get rows back), or cut by columns or by rows over several ranks. Planning knows
+neither Horovod nor TensorFlow.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from typing import Any, Literal, get_args
 
 from rankhouse.training.errors import PlanError
 
-Mode = Literal["data_parallel", "table_wise"]
+Mode = Literal["data_parallel", "table_wise", "column_wise", "row_wise"]
+Exchange = Literal["pooled", "rows"]
+
+MODES: tuple[Mode, ...] = get_args(Mode)
 
 # Summing a data-parallel table moves every row there and back once per step, whatever the batch; exchanging moves a row
 # there and a gradient back for every sample. The two break even where a table has as many rows as a rank has samples in
@@ -52,20 +57,65 @@ class TableSpec:
 
 
 @dataclass(frozen=True)
+class ShardSpec:
+    """A rectangle of one table on one rank: rows [row_start, row_stop) and columns [column_start, column_stop)."""
+
+    rank: int
+    row_start: int
+    row_stop: int
+    column_start: int
+    column_stop: int
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows it has; 0 where a table has fewer rows than it has ranks."""
+        return self.row_stop - self.row_start
+
+    @property
+    def dim(self) -> int:
+        """How many columns it has."""
+        return self.column_stop - self.column_start
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of its float32 weights."""
+        return 4 * self.num_rows * self.dim
+
+
+@dataclass(frozen=True)
 class Placement:
-    """Where one table lies.
+    """Where one table lies; `place` makes even ones.
 
     Attributes:
         table: The table's name.
-        mode: "data_parallel" (a copy on every rank) or "table_wise" (whole, on one rank).
-        rank: The owner of a table-wise table; 0 for a data-parallel one.
+        mode: "data_parallel": the whole table once for every rank. "table_wise": whole, on one rank. "column_wise":
+            slices of columns, several of which may lie on one rank. "row_wise": ranges of rows, at most one for each
+            rank; a range may be empty.
+        shards: The table's rectangles, in rising order.
+        exchange: How lookups travel: "pooled": ids go to the owner, which pools them; "rows": unique ids go to the
+            owners, rows come back and are pooled where they were asked for. Row-wise tables always exchange rows,
+            table-wise ones either; the others "pooled".
         reason: Why, as a sentence.
     """
 
     table: str
     mode: Mode
-    rank: int
+    shards: tuple[ShardSpec, ...]
+    exchange: Exchange = "pooled"
     reason: str = ""
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks that hold some of it, in rising order, each once."""
+        return tuple(sorted({shard.rank for shard in self.shards if shard.num_rows}))
+
+    @property
+    def held_by(self) -> str:
+        """Who holds it, in words: "every rank", "rank 1", "ranks 0, 2 by rows"."""
+        if self.mode == "data_parallel":
+            return "every rank"
+        cut = {"row_wise": " by rows", "column_wise": " by columns"}.get(self.mode, "")
+        return f"rank{'s' if len(self.ranks) > 1 else ''} {', '.join(map(str, self.ranks))}{cut}"
 
 
 @dataclass(frozen=True)
@@ -89,17 +139,18 @@ class Plan:
                 return placement
         raise PlanError(f"the plan has no table {table!r}; it has {', '.join(spec.name for spec in self.tables)}")
 
-    def tables_of(self, rank: int) -> tuple[TableSpec, ...]:
-        """Returns the tables whose weights a rank holds: its own table-wise ones and all data-parallel ones."""
-        return tuple(
-            table
-            for table, placement in zip(self.tables, self.placements, strict=True)
-            if placement.mode == "data_parallel" or placement.rank == rank
-        )
+    def shards_of(self, rank: int) -> list[tuple[str, ShardSpec]]:
+        """Returns what a rank holds, in the order of the tables: (table, rectangle), without empty rectangles."""
+        return [
+            (placement.table, shard)
+            for placement in self.placements
+            for shard in placement.shards
+            if shard.rank == rank and shard.num_rows
+        ]
 
     def bytes_of(self, rank: int) -> int:
         """Returns the bytes of the weights that a rank holds."""
-        return sum(table.weight_bytes for table in self.tables_of(rank))
+        return sum(shard.weight_bytes for _, shard in self.shards_of(rank))
 
     def explain(self) -> str:
         """Returns the plan as text: bytes for each rank, and where each table lies and why."""
@@ -111,13 +162,91 @@ class Plan:
 
     def explain_rank(self, rank: int) -> str:
         """Returns as a line what a rank holds."""
-        own = [p.table for p in self.placements if p.mode == "table_wise" and p.rank == rank]
+        own = [
+            _named(self.placement(table), shard)
+            for table, shard in self.shards_of(rank)
+            if self.placement(table).mode != "data_parallel"
+        ]
         held = ", ".join(own) if own else "no table of its own"
         return f"rank {rank}: {self.bytes_of(rank) / 2**20:,.2f} MiB of weights; owns {held}"
 
     def document(self) -> dict[str, Any]:
         """Returns the plan as plain data, for reports and checkpoints."""
         return asdict(self)
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> "Plan":
+        """Reads what `document` returned, also that of releases whose tables lay whole on one rank or on all.
+
+        Raises:
+            PlanError: It is no plan, or one of shards that do not make up the tables.
+        """
+        try:
+            tables = tuple(TableSpec(**table) for table in document["tables"])
+            num_ranks = document["num_ranks"]
+            placed = zip(tables, document["placements"], strict=True)
+            placements = tuple(_placement_of(item, table, num_ranks) for table, item in placed)
+        except (KeyError, TypeError, ValueError) as exc:
+            raise PlanError(f"this document is no plan: {exc!r}; expected what Plan.document() returned") from exc
+        plan = cls(tables, placements, num_ranks)
+        check_plan(plan)
+        return plan
+
+
+def place(
+    table: TableSpec,
+    mode: Mode,
+    *,
+    num_ranks: int,
+    ranks: Sequence[int] | None = None,
+    num_slices: int | None = None,
+    exchange: Exchange | None = None,
+    reason: str = "",
+) -> Placement:
+    """Places one table in even parts, the first ones larger by one row or column where it does not divide.
+
+    Args:
+        table: The table.
+        mode: How.
+        num_ranks: How many ranks train.
+        ranks: Who gets the parts, in turn; by default all ranks, or rank 0 for a table that lies on one.
+        num_slices: How many parts: of columns, by default one for each of `ranks` and at most one for each column; of
+            rows, one for each of `ranks`.
+        exchange: How lookups travel; by default "rows" for a row-wise table, else "pooled".
+        reason: Why, as a sentence.
+
+    Raises:
+        PlanError: The mode cannot place this table on these ranks in so many slices.
+    """
+    whole = (table.num_rows, table.dim)
+    if mode not in MODES:
+        raise PlanError(f"table {table.name!r} has the mode {mode!r}; expected one of {', '.join(MODES)}")
+    if ranks is None:
+        ranks = [0] if mode == "table_wise" else range(num_ranks)
+    if num_slices is None:
+        num_slices = min(len(ranks), table.dim) if mode == "column_wise" else len(ranks)
+    if mode == "row_wise":
+        spans = [(start, stop, 0, table.dim) for start, stop in _even_cuts(table.num_rows, num_slices)]
+    elif mode == "column_wise":
+        spans = [(0, table.num_rows, start, stop) for start, stop in _even_cuts(table.dim, num_slices)]
+    else:
+        spans = [(0, whole[0], 0, whole[1])] * num_slices
+    if not ranks or not spans:
+        raise PlanError(f"table {table.name!r} has no rank or no slice to lie in; expected at least one")
+    shards = tuple(ShardSpec(ranks[number % len(ranks)], *span) for number, span in enumerate(spans))
+    exchange = exchange or ("rows" if mode == "row_wise" else "pooled")
+    placement = Placement(table.name, mode, shards, exchange, reason)
+    _check_placement(placement, table, num_ranks)
+    return placement
+
+
+def check_plan(plan: Plan) -> None:
+    """Raises PlanError, naming the table, where shards overlap, leave a gap, or name a rank that is not there."""
+    tables, placed = [spec.name for spec in plan.tables], [item.table for item in plan.placements]
+    if tables != placed:
+        raise PlanError(f"the plan has the tables {tables}, but places {placed}; expected one placement for each")
+    for table, placement in zip(plan.tables, plan.placements, strict=True):
+        _check_placement(placement, table, plan.num_ranks)
 
 
 def make_plan(
@@ -148,11 +277,11 @@ def make_plan(
     for table in tables:
         if table.name in small:
             reason = f"on every rank: {table.num_rows:,} rows are fewer than {data_parallel_threshold_rows:,}"
-            placements.append(Placement(table.name, "data_parallel", 0, reason))
+            placements.append(place(table, "data_parallel", num_ranks=num_ranks, reason=reason))
         else:
             owner = owners[table.name]
             reason = f"on rank {owner}: {table.weight_bytes / 2**20:,.2f} MiB, to the least loaded rank, largest first"
-            placements.append(Placement(table.name, "table_wise", owner, reason))
+            placements.append(place(table, "table_wise", num_ranks=num_ranks, ranks=[owner], reason=reason))
     return Plan(tuple(tables), tuple(placements), num_ranks)
 
 
@@ -179,3 +308,64 @@ def _balance(large: Sequence[TableSpec], num_ranks: int) -> dict[str, int]:
         load[owner] += table.weight_bytes / total_bytes + table.lookups_per_sample * table.dim / total_traffic
         owners[table.name] = owner
     return owners
+
+
+def _even_cuts(length: int, num_parts: int) -> list[tuple[int, int]]:
+    """Cuts [0, length) into parts whose lengths differ by one at most."""
+    whole, more = divmod(length, max(num_parts, 1))
+    cuts = [part * whole + min(part, more) for part in range(num_parts + 1)]
+    return list(pairwise(cuts))
+
+
+def _named(placement: Placement, shard: ShardSpec) -> str:
+    if placement.mode == "row_wise":
+        return f"{placement.table}[{shard.row_start}:{shard.row_stop}]"
+    if placement.mode == "column_wise":
+        return f"{placement.table}[:, {shard.column_start}:{shard.column_stop}]"
+    return placement.table
+
+
+def _placement_of(item: Mapping[str, Any], table: TableSpec, num_ranks: int) -> Placement:
+    if "shards" in item:
+        return Placement(**{**item, "shards": tuple(ShardSpec(**shard) for shard in item["shards"])})
+    ranks = None if item["mode"] == "data_parallel" else [item["rank"]]
+    placed = place(table, item["mode"], num_ranks=num_ranks, ranks=ranks, reason=item["reason"])
+    return replace(placed, table=item["table"])
+
+
+def _check_placement(placement: Placement, table: TableSpec, num_ranks: int) -> None:
+    where = f"table {table.name!r} ({placement.mode})"
+    for shard in placement.shards:
+        if not 0 <= shard.rank < num_ranks:
+            raise PlanError(f"{where} has a shard on rank {shard.rank}; expected one of the {num_ranks} ranks")
+    ranks = [shard.rank for shard in placement.shards]
+    if placement.mode == "data_parallel" and sorted(ranks) != list(range(num_ranks)):
+        raise PlanError(f"{where} lies on the ranks {ranks}; expected once on each of the {num_ranks} ranks")
+    if placement.mode == "table_wise" and len(ranks) != 1:
+        raise PlanError(f"{where} lies on the ranks {ranks}; expected one rank")
+    if placement.mode == "row_wise" and len(set(ranks)) != len(ranks):
+        raise PlanError(f"{where} has two ranges of rows on one of the ranks {ranks}; expected at most one on each")
+    expected = {"row_wise": ("rows",), "table_wise": ("pooled", "rows")}.get(placement.mode, ("pooled",))
+    if placement.exchange not in expected:
+        raise PlanError(f"{where} exchanges {placement.exchange!r}; expected {' or '.join(expected)}")
+    rows = [(shard.row_start, shard.row_stop) for shard in placement.shards]
+    columns = [(shard.column_start, shard.column_stop) for shard in placement.shards]
+    _check_spans(f"{where} by rows", rows, table.num_rows, cut=placement.mode == "row_wise")
+    _check_spans(f"{where} by columns", columns, table.dim, cut=placement.mode == "column_wise")
+    if any(stop == start for start, stop in columns):
+        raise PlanError(f"{where} has a slice without a column; make at most {table.dim} slices")
+
+
+def _check_spans(where: str, spans: Sequence[tuple[int, int]], length: int, *, cut: bool) -> None:
+    """Checks that spans follow each other from 0 to `length`; or, where nothing is cut, that each is all of it."""
+    if not cut:
+        for span in spans:
+            if span != (0, length):
+                raise PlanError(f"{where} has the shard {span[0]}:{span[1]}; expected 0:{length}")
+        return
+    at = 0
+    for start, stop in [*spans, (length, length)]:
+        if start != at or stop < start:
+            problem = "leaves a gap" if start > at else "has shards that overlap or do not rise"
+            raise PlanError(f"{where} {problem} at {min(start, at)}:{max(start, at)}; shards must cover 0:{length}")
+        at = stop

@@ -9,6 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
+from rankhouse.training.plan import Plan
+
 TRAIN, VALID, SHARED, MUTED = "#2f6db5", "#d9822b", "#b9c2cc", "#5c6873"
 TABLES = ("#2f6db5", "#5b97d1", "#93bce4")
 
@@ -67,14 +69,14 @@ def plot_throughput(metrics: Sequence[dict[str, Any]]) -> str:
     return _plot(draw)
 
 
-def plot_plan(plan: dict[str, Any]) -> str:
+def plot_plan(plan: Plan) -> str:
     """Draws each rank's memory as a bar: its own tables one by one, then the copies of the small ones together."""
-    mebibytes = {table["name"]: table["num_rows"] * table["dim"] * 4 / 2**20 for table in plan["tables"]}
-    copies = sum(mebibytes[item["table"]] for item in plan["placements"] if item["mode"] == "data_parallel")
-    own: list[list[tuple[str, float]]] = [[] for _ in range(plan["num_ranks"])]
-    for item in plan["placements"]:
-        if item["mode"] != "data_parallel":
-            own[item["rank"]].append((item["table"], mebibytes[item["table"]]))
+    replicated = {placement.table for placement in plan.placements if placement.mode == "data_parallel"}
+    copies = sum(table.weight_bytes / 2**20 for table in plan.tables if table.name in replicated)
+    own = [
+        [(name, shard.weight_bytes / 2**20) for name, shard in plan.shards_of(rank) if name not in replicated]
+        for rank in range(plan.num_ranks)
+    ]
     widest = max(sum(size for _, size in tables) for tables in own) + copies
 
     def draw(axes: Axes) -> None:
@@ -92,12 +94,12 @@ def plot_plan(plan: dict[str, Any]) -> str:
                 left += size
             label = "copies" if copies > LABELLED_SHARE * widest else ""
             _bar(axes, rank, left, copies, label=label, color=SHARED)
-        axes.set_yticks(range(plan["num_ranks"]), [f"rank {rank}" for rank in range(plan["num_ranks"])])
+        axes.set_yticks(range(plan.num_ranks), [f"rank {rank}" for rank in range(plan.num_ranks)])
         axes.invert_yaxis()
         axes.grid(visible=False, axis="y")
         axes.set_xlabel("MiB of embedding weights")
 
-    return _plot(draw, height=1.1 + 0.5 * plan["num_ranks"], width=13, over_steps=False)
+    return _plot(draw, height=1.1 + 0.5 * plan.num_ranks, width=13, over_steps=False)
 
 
 def _bar(axes: Axes, rank: int, left: float, size: float, *, label: str, color: str) -> None:

@@ -4,8 +4,8 @@ import base64
 import json
 from collections.abc import Sequence
 from html import escape
-from typing import Any
 
+from rankhouse.training.plan import Plan
 from rankhouse.training.plots import plot_auc, plot_loss, plot_plan, plot_throughput
 from rankhouse.training.run_folder import RunFolder, write_text
 
@@ -38,8 +38,8 @@ PAGE = """<!doctype html>
 <div class="figures">{figures}</div>
 <div class="plots">{plots}</div>
 <h2>Who holds which table</h2>
-<p class="lead">The weights in each rank's memory. Blue: tables that one rank holds. Grey: copies of small tables, which
-every rank holds. The optimizer's state comes on top.</p>
+<p class="lead">The weights in each rank's memory. Blue: tables, or parts of them, that one rank holds. Grey: copies of
+small tables, which every rank holds. The optimizer's state comes on top.</p>
 {plan}
 <h2>Configuration</h2>
 <pre>{config}</pre>
@@ -50,7 +50,7 @@ every rank holds. The optimizer's state comes on top.</p>
 def write_report(run: RunFolder) -> None:
     """Writes `report.html` from what lies in the run's folder; the run may be unfinished."""
     metrics = run.metrics()
-    plan = json.loads(run.plan_json_file.read_text(encoding="utf-8"))
+    plan = Plan.from_document(json.loads(run.plan_json_file.read_text(encoding="utf-8")))
     plots = (
         ("Loss", plot_loss(metrics)),
         ("AUC", plot_auc(metrics)),
@@ -69,9 +69,9 @@ def write_report(run: RunFolder) -> None:
     write_text(run.report_file, page)
 
 
-def _lead(run: RunFolder, plan: dict[str, Any]) -> str:
+def _lead(run: RunFolder, plan: Plan) -> str:
     state = "finished" if run.result is not None else "not finished"
-    ranks = f"{plan['num_ranks']} rank{'s' if plan['num_ranks'] > 1 else ''}"
+    ranks = f"{plan.num_ranks} rank{'s' if plan.num_ranks > 1 else ''}"
     return f"Training run, {state}. {ranks}, data from {run.dataset}."
 
 
@@ -99,13 +99,12 @@ def _figures(run: RunFolder) -> list[tuple[str, str]]:
     return figures
 
 
-def _plan_table(plan: dict[str, Any]) -> str:
-    rows = []
-    placed = zip(plan["tables"], plan["placements"], strict=True)
-    for table, placement in sorted(placed, key=lambda pair: -pair[0]["num_rows"] * pair[0]["dim"]):
-        where = "every rank" if placement["mode"] == "data_parallel" else f"rank {placement['rank']}"
-        size = table["num_rows"] * table["dim"] * 4 / 2**20
-        rows.append((table["name"], f"{table['num_rows']:,}", str(table["dim"]), f"{size:,.2f}", where))
+def _plan_table(plan: Plan) -> str:
+    placed = sorted(zip(plan.tables, plan.placements, strict=True), key=lambda pair: -pair[0].weight_bytes)
+    rows = [
+        (table.name, f"{table.num_rows:,}", str(table.dim), f"{table.weight_bytes / 2**20:,.2f}", placement.held_by)
+        for table, placement in placed
+    ]
     return _table(("table", "rows", "width", "MiB", "held by"), rows, numbers=(1, 2, 3))
 
 
