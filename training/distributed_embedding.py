@@ -26,6 +26,7 @@ from rankhouse.training.errors import EmbeddingError
 from rankhouse.training.initializers import table_key, uniform_row_blocks
 from rankhouse.training.plan import Plan, ShardSpec, TableSpec, check_plan, make_plan
 from rankhouse.training.ranks import Ranks
+from rankhouse.training.shared_gradients import sum_gradients
 from rankhouse.training.variable_rows import write_rows
 
 
@@ -184,25 +185,8 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
             tables are small, and a dense sum has a fixed order and no negotiation of sizes), with a count of how often
             each row was touched; so that they come back as IndexedSlices of the rows that any rank touched.
         """
-        owned = {variable.ref() for variable in self.owned_variables}
-        shared = [
-            number
-            for number, (gradient, variable) in enumerate(zip(gradients, variables, strict=True))
-            if gradient is not None and variable.ref() not in owned
-        ]
-        summed = list(gradients)
-        if self.ranks.size == 1 or not shared:
-            return summed
-        dense = [tf.ensure_shape(tf.convert_to_tensor(gradients[i]), variables[i].shape) for i in shared]
-        sparse = [i for i in shared if isinstance(gradients[i], tf.IndexedSlices)]
-        touched = [_count_rows(gradients[i].indices, variables[i].shape[0]) for i in sparse]
-        totals = self.ranks.sum_tensors([*dense, *touched], name=f"{self.name}_gradients")
-        for number, total in zip(shared, totals[: len(shared)], strict=True):
-            summed[number] = total
-        for number, count in zip(sparse, totals[len(shared) :], strict=True):
-            ids = tf.where(count > 0)[:, 0]
-            summed[number] = tf.IndexedSlices(tf.gather(summed[number], ids), ids, dense_shape=variables[number].shape)
-        return summed
+        owned = self.owned_variables
+        return sum_gradients(gradients, variables, owned=owned, ranks=self.ranks, name=f"{self.name}_gradients")
 
     def get_config(self) -> dict[str, Any]:
         """Returns what makes an equal layer, apart from the ranks and the plan, which belong to the run."""
@@ -297,12 +281,6 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
             feature_tables=[names.index(self.inputs[number].table) for number in numbers],
             combiners=[self.inputs[number].combiner for number in numbers],
         )
-
-
-def _count_rows(indices: tf.Tensor, num_rows: int) -> tf.Tensor:
-    """Returns how often each row is among the indices, float32 [num_rows]."""
-    counts = tf.math.unsorted_segment_sum(tf.ones(tf.shape(indices)), indices, num_rows)
-    return tf.ensure_shape(counts, [num_rows])
 
 
 def _group_inputs(inputs: Sequence[Input], plan: Plan) -> list[list[int]]:
