@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime, timezone
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -195,12 +196,21 @@ def _print_summary(dataset: "PreparedDataset") -> None:
     rows = sum(table.num_rows for table in dataset.tables.values())
     parameters = sum(table.num_rows * table.dim for table in dataset.tables.values())
     for name, split in dataset.splits.items():
-        console.print(f"{name}: {split.num_rows:,} rows, click rate {split.positive_rate:.4f}", highlight=False)
+        newest = "" if split.newest_event is None else f", newest event {_time(split.newest_event)}"
+        console.print(
+            f"{name}: {split.num_rows:,} rows, click rate {split.positive_rate:.4f}{newest}",
+            highlight=False,
+            soft_wrap=True,
+        )
     console.print(
         f"{dataset.path}: {len(dataset.tables)} tables of {rows:,} rows in all, {parameters:,} parameters",
         highlight=False,
         soft_wrap=True,
     )
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="seconds")
 
 
 def _bar() -> Progress:

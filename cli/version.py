@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -89,7 +90,7 @@ def show(store: Store, version: Name = "latest") -> None:
     opened = opened_store.read(version)
     console = Console(highlight=False)
     numbers = {name: value for name, value in opened.metrics.items() if not isinstance(value, dict)}
-    metrics = ", ".join(f"{name} {_metric(value)}" for name, value in numbers.items()) or "none"
+    metrics = ", ".join(f"{name} {_metric(name, value)}" for name, value in numbers.items()) or "none"
     console.print(f"[bold]{opened.name}[/] of the model [bold]{opened.model}[/], {_size(opened.num_bytes)}")
     source = opened.source
     trained = "" if source is None else f" from run {source.run}, checkpoint {source.checkpoint}, step {source.step}"
@@ -329,7 +330,7 @@ def diff(
         if names:
             console.print(f"features {what}: {escape(', '.join(names))}")
     console.print(f"dense part: {found.dense}")
-    metrics = [f"{name} {_metric(one)} -> {_metric(other)}" for name, (one, other) in found.metrics.items()]
+    metrics = [f"{name} {_metric(name, one)} -> {_metric(name, other)}" for name, (one, other) in found.metrics.items()]
     console.print(f"metrics: {escape(', '.join(metrics)) or 'same'}")
 
 
@@ -416,7 +417,11 @@ def _step(before: int | None, after: int | None) -> str:
     return one if one == other else f"{one} -> {other}"
 
 
-def _metric(value: object) -> str:
+def _metric(name: str, value: object) -> str:
+    from rankhouse.embedding_cache.format.version_record import EVENT_TIME
+
+    if name == EVENT_TIME and isinstance(value, float):
+        return datetime.fromtimestamp(value, timezone.utc).isoformat(timespec="seconds")
     return f"{value:.5g}" if isinstance(value, float) else str(value)
 
 

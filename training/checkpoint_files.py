@@ -33,6 +33,7 @@ import numpy.typing as npt
 from rankhouse.embedding_cache.format.errors import CorruptFileError, FormatError
 from rankhouse.embedding_cache.format.files import MANIFEST_NAME, FileRecord, check_content, read_manifest
 from rankhouse.embedding_cache.format.tensors import read_tensors
+from rankhouse.embedding_cache.format.version_record import EVENT_TIME
 from rankhouse.training.data.fit import Fit
 from rankhouse.training.errors import CheckpointError
 
@@ -133,6 +134,12 @@ class Checkpoint:
     def iterations(self) -> int:
         """The number of optimizer steps done, over all runs that led here."""
         return self.lineage[-1][1]
+
+    @property
+    def event_time(self) -> float | None:
+        """When the newest event that was learnt from happened, in unix seconds; None if the newest data did not say."""
+        time: float | None = self.document.get(EVENT_TIME)
+        return time
 
     def rows(
         self, table: str, array: str = WEIGHTS, *, start: int = 0, stop: int | None = None

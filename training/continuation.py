@@ -84,3 +84,14 @@ def check_continues(checkpoint: Checkpoint, config: Config, dataset: PreparedDat
             "dataset, or train without --from"
         )
     return len(checkpoint.fit.vocabularies)
+
+
+def newest_event_learnt(newest: float | None, *, before: float | None) -> float | None:
+    """Returns when the newest event that a run learns from, or that was learnt before it, happened (unix seconds).
+
+    Args:
+        newest: That of the run's own rows; where it is not known, neither is the whole: an event of before would make
+            the model look older than it is.
+        before: That of what it goes on from; None if it is not known, or there is nothing.
+    """
+    return newest if newest is None or before is None else max(newest, before)

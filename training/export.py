@@ -31,7 +31,7 @@ from rankhouse.embedding_cache.format.records import FeatureContent
 from rankhouse.embedding_cache.format.statistics import STATISTICS
 from rankhouse.embedding_cache.format.transform import CompiledTransform, TransformedBatch
 from rankhouse.embedding_cache.format.version import Version, VersionStore
-from rankhouse.embedding_cache.format.version_record import Source
+from rankhouse.embedding_cache.format.version_record import EVENT_TIME, Source
 from rankhouse.training.continuation import check_same_fit
 from rankhouse.training.data.prepared import PreparedDataset
 from rankhouse.training.delta_parent import check_parent
@@ -268,6 +268,8 @@ def _auc_metrics(trained: TrainedModel, rows: ServedRows, max_auc_loss: float) -
 
 def _metrics(trained: TrainedModel) -> dict[str, Any]:
     metrics: dict[str, Any] = {"run": trained.run.name, "step": trained.checkpoint.step}
+    if trained.checkpoint.event_time is not None:
+        metrics[EVENT_TIME] = trained.checkpoint.event_time
     result = trained.run.result
     # An older checkpoint, or one of a run that goes on, has no result of its own.
     if result is not None and result.num_steps == trained.checkpoint.step:

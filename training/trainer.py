@@ -14,10 +14,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from rankhouse.embedding_cache.format.version_record import EVENT_TIME
 from rankhouse.training.checkpoint import continue_checkpoint, load_checkpoint, save_checkpoint
 from rankhouse.training.checkpoint_files import Checkpoint
 from rankhouse.training.clipping import clipping_scale, owned_squared_norm
-from rankhouse.training.continuation import check_continues, check_same_fit
+from rankhouse.training.continuation import check_continues, check_same_fit, newest_event_learnt
 from rankhouse.training.data.loader import BatchLoader
 from rankhouse.training.data.prepared import PreparedDataset
 from rankhouse.training.data.rows import Batch
@@ -65,9 +66,10 @@ class Trainer:
         self.loader = self._open_split(self.config.data.train_split, shuffle=self.config.data.shuffle)
         self.fit = self.dataset.fit
         start = run.latest_checkpoint or self.config.training.continue_from
-        initial_rows = (
-            {name: table.initial_rows for name, table in Checkpoint.open(start).tables.items()} if start else {}
-        )
+        learnt = Checkpoint.open(start) if start else None
+        initial_rows = {name: table.initial_rows for name, table in learnt.tables.items()} if learnt else {}
+        newest = self.dataset.split(self.config.data.train_split).newest_event
+        self.event_time = newest_event_learnt(newest, before=learnt.event_time if learnt else None)
         self.model = RankingModel.build(self.config, self.dataset, ranks=ranks, initial_rows=initial_rows)
         valid_loader = self._open_split(self.config.data.valid_split, shuffle=False)
         self.evaluator = Evaluator(self.model, valid_loader, ranks=ranks)
@@ -158,7 +160,7 @@ class Trainer:
             self.model.state,
             ranks=self.ranks,
             step=self.position.step,
-            document={"position": asdict(self.position), "order": self._order()},
+            document={"position": asdict(self.position), "order": self._order(), EVENT_TIME: self.event_time},
             fit=self.fit,
             keep=self.config.training.keep_checkpoints,
         )

@@ -19,6 +19,9 @@ from rankhouse.embedding_cache.format.records import (
 from rankhouse.embedding_cache.format.transform import JSON_NAME, TENSORS_NAME
 
 DENSE_FILE = "dense.onnx"
+# Among `metrics`: when the newest event that the model learnt from happened, in unix seconds.
+EVENT_TIME = "event_time"
+
 ACTIONS = ("export", "delta", "compact", "rollback", "import")
 
 KEYS = (

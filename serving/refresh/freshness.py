@@ -7,9 +7,7 @@ from datetime import datetime
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 
 from rankhouse.embedding_cache.format.version import Version
-
-# Time of the newest event that a version was trained on, in unix seconds or ISO 8601, among its manifest's `metrics`.
-EVENT_TIME = "event_time"
+from rankhouse.embedding_cache.format.version_record import EVENT_TIME
 
 _SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 3 * 3600, 6 * 3600, 86400, 7 * 86400)
 
@@ -60,7 +58,10 @@ class Freshness:
 
 
 def event_time(version: Version) -> float | None:
-    """When the newest event that a version was trained on happened, in unix seconds; None if it does not say."""
+    """When the newest event that a version was trained on happened, in unix seconds; None if it does not say.
+
+    Our exports write unix seconds; ISO 8601 is heard of those who write it themselves.
+    """
     value = version.metrics.get(EVENT_TIME)
     if isinstance(value, str):
         try:

@@ -59,7 +59,13 @@ def random_rows(seed: int, num_rows: int, items: Sequence[int]) -> list[dict[str
     ]
 
 
-def write_split(folder: Path, name: str, rows: list[dict[str, Any]], transform: CompiledTransform) -> Split:
+def write_split(
+    folder: Path,
+    name: str,
+    rows: list[dict[str, Any]],
+    transform: CompiledTransform,
+    newest_event: float | None = None,
+) -> Split:
     """Writes what preprocessing would, in two files."""
     files = []
     for number, part in enumerate((rows[: len(rows) // 3], rows[len(rows) // 3 :])):
@@ -76,7 +82,7 @@ def write_split(folder: Path, name: str, rows: list[dict[str, Any]], transform: 
         (folder / name).mkdir(exist_ok=True, parents=True)
         pq.write_table(pa.table(columns), folder / files[-1].name)
     save_raw_sample(folder / name, rows[:64])
-    return Split(tuple(files), 0.5, {})
+    return Split(tuple(files), 0.5, {}, newest_event)
 
 
 def write_dataset(
@@ -86,6 +92,7 @@ def write_dataset(
     extends: Path | None = None,
     seed: int = 0,
     items: Sequence[int] = (*ITEMS, 99),
+    newest_event: float | None = None,
 ) -> Path:
     """Writes a dataset with the splits "train" and "valid" of 40 rows each.
 
@@ -95,10 +102,11 @@ def write_dataset(
         extends: The dataset that has all layers of them but the last.
         seed: Of the rows.
         items: Those that occur.
+        newest_event: When the newest one happened.
     """
     transform = transform or compiled_transform()
     splits = {
-        name: write_split(folder, name, random_rows(seed + place, 40, items), transform)
+        name: write_split(folder, name, random_rows(seed + place, 40, items), transform, newest_event)
         for place, name in enumerate(("train", "valid"))
     }
     SPEC.save(folder / SPEC_NAME)

@@ -15,6 +15,7 @@ import pytest
 from rankhouse.embedding_cache.format.feature import DenseSteps, Feature
 from rankhouse.embedding_cache.format.files import MANIFEST_NAME
 from rankhouse.training.checkpoint_files import Checkpoint, complete_checkpoints
+from rankhouse.training.continuation import newest_event_learnt
 from rankhouse.training.errors import CheckpointError, ConfigError
 from rankhouse.training.initializers import table_key, uniform_rows
 from rankhouse.training.launch import launch
@@ -278,3 +279,17 @@ def test_two_ranks_go_on_as_one_does(tmp_path: Path, parent: RunFolder, today: P
     for table in GROWN:
         np.testing.assert_array_equal(rows(one, table, "touched"), rows(two, table, "touched"))
         np.testing.assert_allclose(rows(two, table, "weights"), rows(one, table, "weights"), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("newest", "before", "expected"),
+    [(9.0, None, 9.0), (9.0, 5.0, 9.0), (5.0, 9.0, 9.0), (None, 9.0, None), (None, None, None), (0.0, 0.0, 0.0)],
+)
+def test_an_event_of_before_does_not_stand_for_an_unknown_one(
+    newest: float | None, before: float | None, expected: float | None
+) -> None:
+    assert newest_event_learnt(newest, before=before) == expected
+
+
+def test_a_checkpoint_of_logs_without_times_says_none(child: RunFolder) -> None:
+    assert checkpoint_of(child).event_time is None

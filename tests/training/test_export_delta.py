@@ -20,6 +20,7 @@ from rankhouse.embedding_cache.format.errors import ContentError, VersionNotFoun
 from rankhouse.embedding_cache.format.records import FeatureContent, TableContent
 from rankhouse.embedding_cache.format.row_types import decode
 from rankhouse.embedding_cache.format.version import Version, VersionStore
+from rankhouse.embedding_cache.format.version_record import EVENT_TIME
 from rankhouse.embedding_cache.maintenance.inventory import additions
 from rankhouse.kernels.rows import quantize_rows
 from rankhouse.training.checkpoint import load_checkpoint
@@ -45,6 +46,8 @@ SETTINGS = (
 )
 ROW_TYPES = ("float32", "float16", "bfloat16", "int8")
 TABLES = ("city", "items")
+# The third day's logs are late ones of the second.
+NEWEST_EVENTS = (1_700_000_000.0, 1_700_172_800.5, 1_700_086_400.0)
 # City 3 has no value on the second day, and none on the third; city 6 none on the second.
 FREE = [{"city": [], "items": []}, {"city": [3, 6], "items": []}, {"city": [3], "items": []}]
 
@@ -60,6 +63,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[RunFolder]:
             transform,
             extends=folder / f"data-{day - 1}" if day else None,
             seed=10 * day,
+            newest_event=NEWEST_EVENTS[day],
             **({"items": [7, 99]} if day else {}),
         )
         source = made[-1].path if made else None
@@ -131,6 +135,8 @@ def test_a_chain_of_deltas_reads_as_full_exports_do(runs: Sequence[RunFolder], t
         assert_holds(whole, day, run, row_type)
         assert chain[day].golden() == whole.golden()
         assert chain[day].record.vocabularies == whole.record.vocabularies
+        assert chain[day].metrics[EVENT_TIME] == whole.metrics[EVENT_TIME] == NEWEST_EVENTS[1]
+    assert chain[0].metrics[EVENT_TIME] == NEWEST_EVENTS[0]
     for parent, version, run in zip(chain[:-1], chain[1:], runs[1:], strict=True):
         assert version.parent is not None
         assert version.parent.name == parent.name

@@ -45,7 +45,7 @@ def converted(column: pa.ChunkedArray, feature: AnyFeature) -> pa.ChunkedArray:
         return _converted_lists(column, feature)
     if _is_list(column.type):
         raise ColumnError(f"holds lists ({column.type}); say `list: true` in the feature spec")
-    return _without_empty(_cast(column, feature.dtype))
+    return without_empty(_cast(column, feature.dtype))
 
 
 def label_values(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -73,7 +73,7 @@ def _converted_lists(column: pa.ChunkedArray, feature: AnyFeature) -> pa.Chunked
     lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False).astype(np.int64)
     row_of = np.repeat(np.arange(len(lists)), lengths)
     try:
-        values = _without_empty(_cast(pa.chunked_array([pc.list_flatten(lists)]), feature.dtype))
+        values = without_empty(_cast(pa.chunked_array([pc.list_flatten(lists)]), feature.dtype))
     except ColumnError as exc:
         raise ColumnError(str(exc), None if exc.row is None else int(row_of[exc.row])) from exc
     present = pc.is_valid(values).to_numpy()
@@ -84,8 +84,7 @@ def _converted_lists(column: pa.ChunkedArray, feature: AnyFeature) -> pa.Chunked
 
 def _cast(column: pa.ChunkedArray, dtype: str) -> pa.ChunkedArray:
     """Casts a column, refusing whatever would change a value."""
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
+    column = decoded(column)
     if pa.types.is_floating(column.type):
         # Tables that went through pandas have NaN for what is missing.
         column = pc.if_else(pc.is_nan(column), None, column)
@@ -94,13 +93,13 @@ def _cast(column: pa.ChunkedArray, dtype: str) -> pa.ChunkedArray:
     try:
         values = column.cast(_TYPES[dtype])
     except pa.ArrowInvalid as exc:
-        row = _first_wrong(column, dtype)
-        raise ColumnError(f"expected {_EXPECTED[dtype]}, found {_shown(column[row].as_py())}", row) from exc
+        row = first_wrong(column, _TYPES[dtype])
+        raise ColumnError(f"expected {_EXPECTED[dtype]}, found {shown(column[row].as_py())}", row) from exc
     if dtype == "float64":
         infinite = pc.is_inf(values)
         if pc.any(infinite).as_py():
             row = pc.index(infinite, True).as_py()
-            raise ColumnError(f"expected {_EXPECTED[dtype]}, found {_shown(column[row].as_py())}", row)
+            raise ColumnError(f"expected {_EXPECTED[dtype]}, found {shown(column[row].as_py())}", row)
         values = pc.if_else(pc.is_nan(values), None, values)
     return values
 
@@ -113,20 +112,25 @@ def _is_castable(kind: pa.DataType, dtype: str) -> bool:
     return bool(text or number or pa.types.is_null(kind))
 
 
-def _first_wrong(column: pa.ChunkedArray, dtype: str) -> int:
+def decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The values themselves of a column that is written as a dictionary."""
+    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+
+
+def first_wrong(column: pa.ChunkedArray, kind: pa.DataType) -> int:
     """Finds the first value that cannot be cast, by halving."""
     low, high = 0, len(column)
     while high - low > 1:
         middle = (low + high) // 2
         try:
-            column.slice(low, middle - low).cast(_TYPES[dtype])
+            column.slice(low, middle - low).cast(kind)
             low = middle
         except pa.ArrowInvalid:
             high = middle
     return low
 
 
-def _without_empty(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def without_empty(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """An empty text is a missing value."""
     return pc.if_else(pc.equal(column, ""), None, column) if pa.types.is_string(column.type) else column
 
@@ -135,7 +139,8 @@ def _is_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A value as a message shows it, cut where it is long."""
     if isinstance(value, float) and math.isinf(value):
         return "an infinite one"
     text = repr(value)

@@ -39,7 +39,7 @@ def extend(
         parent: The prepared dataset to extend; it stays as it is.
         folder: The folder to make.
         paths: For each split the raw files; vocabularies learn from "train" alone.
-        spec: What the columns are: the parent's spec, which is also what None means.
+        spec: What the columns are: the parent's spec, which is also what None means; only its timestamp may be another.
         overwrite: Whether a prepared dataset that is already there is replaced.
         progress: Whom to tell.
 
@@ -52,7 +52,8 @@ def extend(
         PreprocessError: The folder is in the way, or the feature spec is another than the parent's.
     """
     known, folder, progress = PreparedDataset.open(parent), Path(folder), progress or Progress()
-    if difference := _difference(spec or known.spec, known.spec):
+    spec = spec or known.spec
+    if difference := _difference(spec, known.spec):
         raise PreprocessError(
             f"{parent} was made with another feature spec: {difference}; extend it with its own, or prepare anew"
         )
@@ -64,22 +65,22 @@ def extend(
         staged = unfinished / "staged"
         progress.on_stage(f"reading the rows of {TRAIN_SPLIT}")
         fitted = known.transform()
-        growth = _grow(known, fitted.vocabularies, _staged(paths[TRAIN_SPLIT], known.spec, staged, progress))
+        growth = _grow(known, fitted.vocabularies, _staged(paths[TRAIN_SPLIT], spec, staged, progress))
         changes = {name: each.change for name, each in growth.items()}
         transform = CompiledTransform(fitted.features, fitted.vocabularies.extended(changes))
         transform.save(unfinished, shared=known.layers)
         save_usage(unfinished, {name: each.usage for name, each in growth.items()})
         splits = {}
         for name, path in paths.items():
-            sample(unfinished / name, path, known.spec)
-            parts = _read_staged(staged) if name == TRAIN_SPLIT else read_parts(path, known.spec)
-            splits[name] = write_split(unfinished, name, parts, known.spec, transform, progress)
+            sample(unfinished / name, path, spec)
+            parts = _read_staged(staged) if name == TRAIN_SPLIT else read_parts(path, spec)
+            splits[name] = write_split(unfinished, name, parts, spec, transform, progress)
         staged.rmdir()
-        known.spec.save(unfinished / SPEC_NAME)
+        spec.save(unfinished / SPEC_NAME)
         tables = {
             name: TableInfo(transform.vocabularies.num_rows[name], table.dim) for name, table in known.tables.items()
         }
-        PreparedDataset(unfinished, known.spec, splits, tables, known.layer_records).commit()
+        PreparedDataset(unfinished, spec, splits, tables, known.layer_records).commit()
     return PreparedDataset.open(folder)
 
 

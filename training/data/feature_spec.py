@@ -123,7 +123,12 @@ _CATEGORICAL_KEYS: dict[str, tuple[type, ...]] = {
     "frequency_threshold": (int,),
     "max_size": (int,),
 }
-_SPEC_KEYS: dict[str, tuple[type, ...]] = {"name": (str,), "label": (str,), "features": (list,)}
+_SPEC_KEYS: dict[str, tuple[type, ...]] = {
+    "name": (str,),
+    "label": (str,),
+    "timestamp": (str,),
+    "features": (list,),
+}
 # What belongs to a table stands at the feature that names it, so that sharers cannot contradict each other.
 _TABLE_KEYS = ("dim", "frequency_threshold", "max_size")
 
@@ -136,23 +141,25 @@ class FeatureSpec:
         name: The data set's name.
         label: The column of labels, 0 or 1.
         features: All features; `dense` and `ids` hold theirs in this order.
+        timestamp: The column of times at which rows happened, which is no input of the model; empty if there is none.
     """
 
     name: str
     label: str
     features: tuple[AnyFeature, ...]
+    timestamp: str = ""
 
     def __post_init__(self) -> None:
         if not self.features:
             raise FeatureSpecError(f"feature spec {self.name!r} has no features")
         seen = {self.label}
-        for name in (self.label, *(feature.name for feature in self.features)):
+        for name in self.raw_columns:
             if not _NAME.fullmatch(name):
                 raise FeatureSpecError(f"{name!r} is no column name: letters, digits, '_', '.', '-', no digit first")
-        for feature in self.features:
-            if feature.name in seen:
-                raise FeatureSpecError(f"two columns have the name {feature.name!r}")
-            seen.add(feature.name)
+        for name in self.raw_columns[1:]:
+            if name in seen:
+                raise FeatureSpecError(f"two columns have the name {name!r}")
+            seen.add(name)
         for feature in self.categorical:
             self._check_table(feature)
 
@@ -193,8 +200,13 @@ class FeatureSpec:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns of a file without header: the label and all features."""
+        """The columns of prepared rows: the label and all features."""
         return (self.label, *(feature.name for feature in self.features))
+
+    @property
+    def raw_columns(self) -> tuple[str, ...]:
+        """The columns of a raw file without header: the label, all features, and the timestamp if there is one."""
+        return (*self.columns, self.timestamp) if self.timestamp else self.columns
 
     def with_frequency_threshold(self, threshold: int) -> "FeatureSpec":
         """The same spec with one frequency threshold for all tables."""
@@ -230,16 +242,20 @@ class FeatureSpec:
             FeatureSpecError: A key is unknown or missing, or a value is of the wrong type or impossible.
         """
         _check_keys("the feature spec", document, _SPEC_KEYS, required=("name", "label", "features"))
-        return cls(document["name"], document["label"], _features(document["features"]))
+        features = _features(document["features"])
+        return cls(document["name"], document["label"], features, document.get("timestamp", ""))
 
     def document(self) -> dict[str, Any]:
         """The spec as it stands in YAML, with every key written out."""
-        return {"name": self.name, "label": self.label, "features": [_entry(feature) for feature in self.features]}
+        timestamp = {"timestamp": self.timestamp} if self.timestamp else {}
+        features = [_entry(feature) for feature in self.features]
+        return {"name": self.name, "label": self.label, **timestamp, "features": features}
 
     def save(self, path: Path | str) -> None:
         """Writes a YAML file that `load` reads."""
-        lines = [f"name: {self.name}", f"label: {self.label}", "features:"]
-        for entry in self.document()["features"]:
+        *keys, (_, features) = self.document().items()
+        lines = [*(f"{key}: {value}" for key, value in keys), "features:"]
+        for entry in features:
             text = yaml.safe_dump(entry, default_flow_style=True, sort_keys=False, width=1000).strip()
             lines.append(f"  - {text}")
         Path(path).write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -65,11 +65,13 @@ class Split:
         files: Its files; their order is the order of the rows.
         positive_rate: The share of rows with label 1.
         missing_rates: For each feature the share of rows without a value.
+        newest_event: The latest timestamp of its rows, in unix seconds; None if the feature spec names none.
     """
 
     files: tuple[SplitFile, ...]
     positive_rate: float
     missing_rates: Mapping[str, float]
+    newest_event: float | None = None
 
     @property
     def num_rows(self) -> int:
@@ -248,11 +250,16 @@ class PreparedDataset:
         document = {
             "format": "rankhouse.dataset",
             "format_version": FORMAT_VERSION,
-            "splits": {name: asdict(split) for name, split in self.splits.items()},
+            "splits": {name: _split_document(split) for name, split in self.splits.items()},
             "tables": {name: asdict(table) for name, table in self.tables.items()},
             "layers": [asdict(record) for record in self.layer_records],
         }
         write_durably(self.path / DATASET_NAME, json.dumps(document, indent=1, allow_nan=False).encode() + b"\n")
+
+
+def _split_document(split: Split) -> dict[str, Any]:
+    """What is not known is left out, so that releases that do not know of it read the rest."""
+    return {key: value for key, value in asdict(split).items() if value is not None}
 
 
 def _split_from(entry: Mapping[str, Any]) -> Split:

@@ -59,6 +59,7 @@ class RawStatistics:
         self._spec = spec
         self._missing: Counter[str] = Counter()
         self._positives = 0
+        self._newest_event: float | None = None
         self.num_rows = 0
 
     def add(self, table: pa.Table) -> None:
@@ -66,6 +67,9 @@ class RawStatistics:
         for feature in self._spec.features:
             self._missing[feature.name] += _num_missing(table[feature.name], feature)
         self._positives += int(pc.sum(table[self._spec.label]).as_py())
+        if self._spec.timestamp:
+            newest = pc.max(table[self._spec.timestamp]).as_py()
+            self._newest_event = max((time for time in (self._newest_event, newest) if time is not None), default=None)
         self.num_rows += table.num_rows
 
     @property
@@ -74,8 +78,16 @@ class RawStatistics:
         return {feature.name: self._missing[feature.name] / self.num_rows for feature in self._spec.features}
 
     def split(self, files: Sequence[SplitFile]) -> Split:
-        """Describes the split, whose rows lie transformed in `files`."""
-        return Split(tuple(files), self._positives / self.num_rows, self.missing_rates)
+        """Describes the split, whose rows lie transformed in `files`.
+
+        Raises:
+            PreprocessError: The spec names a timestamp, and no row has one.
+        """
+        if self._spec.timestamp and self._newest_event is None:
+            raise PreprocessError(
+                f"the timestamp {self._spec.timestamp!r} has no value in any row; take it out of the feature spec"
+            )
+        return Split(tuple(files), self._positives / self.num_rows, self.missing_rates, self._newest_event)
 
 
 def _num_missing(column: pa.ChunkedArray, feature: AnyFeature) -> int:

@@ -15,6 +15,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from rankhouse.training.data.columns import ColumnError, converted, label_values
+from rankhouse.training.data.event_times import event_seconds
 from rankhouse.training.data.feature_spec import FeatureSpec, nearest_hint
 from rankhouse.training.errors import RawFileError
 
@@ -53,16 +54,16 @@ def read_raw(path: Path | str, spec: FeatureSpec) -> Iterator[pa.Table]:
     """Reads raw files chunk by chunk.
 
     A name with .parquet is read as Parquet, one with .csv as comma-separated with a header. Anything else is
-    tab-separated as Criteo's: label and features in the order of the spec, without a header, or with one that names
-    them. A list is written `a|b|c`, and .gz is unpacked.
+    tab-separated as Criteo's: label, features in the order of the spec and the timestamp, if there is one, without a
+    header, or with one that names them. A list is written `a|b|c`, and .gz is unpacked.
 
     Args:
         path: A file, a folder of files, or a pattern.
         spec: What the columns are; other columns are left out.
 
     Yields:
-        Tables of the label (float32) and all features in the order of the spec: int64, float64, string, or lists of
-        these.
+        Tables of the label (float32), all features in the order of the spec (int64, float64, string, or lists of
+        these), and the timestamp, if the spec has one (float64: unix seconds).
 
     Raises:
         RawFileError: A file is missing or wrong; the message names file, row (from 1, without the header) and column.
@@ -75,14 +76,14 @@ def read_raw(path: Path | str, spec: FeatureSpec) -> Iterator[pa.Table]:
 
 
 def read_rows(path: Path | str, spec: FeatureSpec, num_rows: int) -> list[dict[str, Any]]:
-    """Reads the first rows as a request would carry them: values by feature name, without label and missing values.
+    """Reads the first rows as a request would carry them: values by feature name, but for those that are missing.
 
     Raises:
         RawFileError: As `read_raw`.
     """
     rows: list[dict[str, Any]] = []
     for table in read_raw(path, spec):
-        part = table.drop_columns([spec.label]).slice(0, num_rows - len(rows))
+        part = table.select([feature.name for feature in spec.features]).slice(0, num_rows - len(rows))
         rows += [{name: value for name, value in row.items() if value not in (None, [])} for row in part.to_pylist()]
         if len(rows) >= num_rows:
             break
@@ -102,7 +103,7 @@ def _read_file(file: Path, spec: FeatureSpec) -> Iterator[pa.Table]:
 def _read_parquet(file: Path, spec: FeatureSpec) -> Iterator[pa.Table]:
     with pq.ParquetFile(file) as source:
         _require_columns(file, spec, source.schema_arrow.names)
-        for batch in source.iter_batches(batch_size=_CHUNK_ROWS, columns=list(spec.columns)):
+        for batch in source.iter_batches(batch_size=_CHUNK_ROWS, columns=list(spec.raw_columns)):
             yield pa.Table.from_batches([batch])
 
 
@@ -110,7 +111,7 @@ def _read_delimited(file: Path, spec: FeatureSpec) -> Iterator[pa.Table]:
     is_csv = ".csv" in file.suffixes
     delimiter = "," if is_csv else "\t"
     header = _header(file, spec, delimiter, required=is_csv)
-    names = header or list(spec.columns)
+    names = header or list(spec.raw_columns)
     wrong: list[pyarrow.csv.InvalidRow] = []
 
     def refuse(row: pyarrow.csv.InvalidRow) -> str:
@@ -129,7 +130,7 @@ def _read_delimited(file: Path, spec: FeatureSpec) -> Iterator[pa.Table]:
             ),
             convert_options=pyarrow.csv.ConvertOptions(
                 column_types={name: pa.string() for name in names},
-                include_columns=list(spec.columns),
+                include_columns=list(spec.raw_columns),
                 null_values=[""],
                 strings_can_be_null=True,
                 quoted_strings_can_be_null=True,
@@ -168,7 +169,7 @@ def _header(file: Path, spec: FeatureSpec, delimiter: str, *, required: bool) ->
 
 
 def _require_columns(file: Path, spec: FeatureSpec, names: Sequence[str]) -> None:
-    for name in spec.columns:
+    for name in spec.raw_columns:
         if name not in names:
             raise RawFileError(
                 f"{file} has no column {name!r} of the feature spec {spec.name!r}; {nearest_hint(name, names)}. "
@@ -184,6 +185,8 @@ def _converted_table(file: Path, spec: FeatureSpec, table: pa.Table, rows_before
         for feature in spec.features:
             name = feature.name
             columns[name] = converted(table[name], feature)
+        if name := spec.timestamp:
+            columns[name] = event_seconds(table[name])
     except ColumnError as exc:
         place = "" if exc.row is None else f", row {rows_before + exc.row + 1}"
         raise RawFileError(f"{file}{place}, column {name!r}: {exc}") from exc

@@ -8,6 +8,8 @@ from rankhouse.training.errors import FeatureSpecError
 from tests.training.data.logs import SPEC
 
 CRITEO = Path(__file__).parents[3] / "training/data/specs/criteo.yaml"
+NUMBER = {"name": "a", "kind": "continuous"}
+TEXT = {"name": "b", "kind": "categorical"}
 
 
 def spec_of(*features: dict[str, Any], **keys: Any) -> FeatureSpec:
@@ -25,6 +27,29 @@ def test_criteo_has_its_columns_in_order() -> None:
 def test_a_saved_spec_reads_back_the_same(tmp_path: Path) -> None:
     SPEC.save(tmp_path / "spec.yaml")
     assert FeatureSpec.load(tmp_path / "spec.yaml") == SPEC
+
+
+def test_a_timestamp_is_a_column_of_raw_files_alone(tmp_path: Path) -> None:
+    spec = spec_of(NUMBER, timestamp="seen_at")
+    assert spec.raw_columns == ("y", "a", "seen_at")
+    assert spec.columns == ("y", "a")
+    spec.save(tmp_path / "spec.yaml")
+    assert FeatureSpec.load(tmp_path / "spec.yaml") == spec
+    assert "timestamp" not in spec_of(NUMBER).document()
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "message"),
+    [
+        ("a", "two columns have the name 'a'"),
+        ("y", "two columns"),
+        ("at noon", "no column name"),
+        (None, "timestamp is"),
+    ],
+)
+def test_a_wrong_timestamp_is_refused(timestamp: str | None, message: str) -> None:
+    with pytest.raises(FeatureSpecError, match=message):
+        spec_of(NUMBER, timestamp=timestamp)
 
 
 def test_a_table_is_named_and_shaped_by_its_first_feature() -> None:
@@ -48,10 +73,6 @@ def test_one_threshold_for_all() -> None:
     changed = SPEC.with_frequency_threshold(7)
     assert {feature.frequency_threshold for feature in changed.categorical} == {7}
     assert changed.continuous == SPEC.continuous
-
-
-NUMBER = {"name": "a", "kind": "continuous"}
-TEXT = {"name": "b", "kind": "categorical"}
 
 
 @pytest.mark.parametrize(
