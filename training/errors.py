@@ -8,6 +8,7 @@ TrainingError
 │   ├── PreprocessError       the workflow cannot be fitted or applied
 │   └── DatasetError          a prepared dataset is missing, unfinished or does not have what was asked for
 ├── RanksError                the ranks cannot work together
+├── WireError                 rows cannot travel in the format that was asked for
 ├── PlanError                 tables cannot be placed
 ├── EmbeddingError            a DistributedEmbedding was made or called wrongly
 ├── OptimizerError            an optimizer was made or called wrongly
@@ -52,6 +53,10 @@ class DatasetError(DataError):
 
 class RanksError(TrainingError):
     """The ranks cannot work together: Horovod is missing where several ranks were started."""
+
+
+class WireError(TrainingError):
+    """Rows cannot travel between ranks in the format that was asked for; the message names the setting."""
 
 
 class PlanError(TrainingError):

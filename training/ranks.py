@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from rankhouse.training.errors import RanksError
+from rankhouse.training.traffic import Traffic
 
 # What launchers set: horovodrun, Open MPI, and MPICH, Intel MPI or Slurm with PMI.
 _LAUNCHER_SIZES = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
@@ -35,11 +36,13 @@ class Ranks:
     Attributes:
         rank: This process, 0 <= rank < size. Rank 0 writes what is written once.
         size: How many processes train together.
+        traffic: The bytes of every exchange.
     """
 
     def __init__(self, rank: int, size: int, horovod: Any = None) -> None:
         self.rank = rank
         self.size = size
+        self.traffic = Traffic()
         self._horovod = horovod
 
     @classmethod
@@ -93,6 +96,11 @@ class Ranks:
 
     def _alltoall(self, values: tf.Tensor, splits: tf.Tensor, name: str) -> tuple[tf.Tensor, tf.Tensor]:
         received, received_splits = self._horovod.alltoall(values, splits=splits, name=name, ignore_name_scope=True)
+        sent, arrived = (
+            tf.cast(tf.reduce_sum(counts) - counts[self.rank], tf.int64) * _item_bytes(values)
+            for counts in (splits, received_splits)
+        )
+        self.traffic.count(name, sent, arrived)
         return received, received_splits
 
     def sum_tensors(self, tensors: Sequence[tf.Tensor], *, name: str) -> list[tf.Tensor]:
@@ -109,19 +117,29 @@ class Ranks:
             return list(tensors)
         flat = tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], axis=0)
         total = self._horovod.allreduce(flat, op=self._horovod.Sum, name=name, ignore_name_scope=True)
+        ring = _bytes(flat) * 2 * (self.size - 1) // self.size
+        self.traffic.count(name, ring, ring)
         parts = tf.split(total, [tensor.shape.num_elements() for tensor in tensors])
         return [tf.reshape(part, tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
 
     def allgather(self, values: tf.Tensor, *, name: str) -> tf.Tensor:
         """Concatenates [n_r, ...] of every rank r on the first dimension, in the order of the ranks, on every rank."""
+        values = tf.convert_to_tensor(values)
         if self.size == 1:
-            return tf.convert_to_tensor(values)
-        return self._horovod.allgather(values, name=name, ignore_name_scope=True)
+            return values
+        gathered = self._horovod.allgather(values, name=name, ignore_name_scope=True)
+        own = _bytes(values)
+        self.traffic.count(name, own * (self.size - 1), _bytes(gathered) - own)
+        return gathered
 
     def broadcast(self, values: tf.Tensor, *, name: str, root: int = 0) -> tf.Tensor:
         """Returns the root's tensor on every rank; all give one of the same shape and dtype."""
+        values = tf.convert_to_tensor(values)
         if self.size == 1:
-            return tf.convert_to_tensor(values)
+            return values
+        copy = _bytes(values)
+        sent, received = ((self.size - 1) * copy, 0 * copy) if self.rank == root else (0 * copy, copy)
+        self.traffic.count(name, sent, received)
         return self._horovod.broadcast(values, root_rank=root, name=name, ignore_name_scope=True)
 
     def exchange_json(self, document: Any, *, name: str) -> list[Any]:
@@ -136,3 +154,12 @@ class Ranks:
     def barrier(self, *, name: str = "barrier") -> None:
         """Waits until every rank has come here (not in `tf.function`)."""
         self.allgather(tf.zeros([1], tf.uint8), name=name)
+
+
+def _bytes(values: tf.Tensor) -> tf.Tensor:
+    return tf.size(values, tf.int64) * values.dtype.size
+
+
+def _item_bytes(values: tf.Tensor) -> tf.Tensor:
+    """Returns the bytes of one element of the first dimension, int64 []."""
+    return tf.reduce_prod(tf.shape(values, tf.int64)[1:]) * values.dtype.size

@@ -47,6 +47,7 @@ def exchange_everything(ranks: Ranks, directory: Path) -> dict[str, Any]:
         "refusal": refusal(ranks),
         "auc": auc_of_parts(ranks),
         "auc_refusal": auc_refusal(ranks),
+        "bytes": {name: [each.sent, each.received] for name, each in ranks.traffic.read().items()},
     }
 
 
@@ -108,6 +109,20 @@ def test_sums_gathers_and_documents_are_the_same_everywhere(answers: list[Any]) 
         assert answer["gathered"] == [[1, 1], [2, 2], [2, 2]]
         assert answer["broadcast"] == [1]
         assert answer["documents"] == [{"rank": ""}, {"rank": "é"}, {"rank": "éé"}]
+
+
+@pytest.mark.horovod
+def test_every_byte_between_ranks_is_counted(answers: list[Any]) -> None:
+    """Rank r gathers r rows of two int32, and the sum is of five float32."""
+    for rank, answer in enumerate(answers):
+        sent = 4 * sum(SPLITS[rank][to] for to in range(3) if to != rank)
+        received = 4 * sum(SPLITS[other][rank] for other in range(3) if other != rank)
+        found = answer["bytes"]
+        assert found["exchange"] == [sent, received]
+        assert found["exchange_gradient"] == [received, sent]
+        assert found["sums"] == [26, 26]
+        assert found["gather"] == [8 * rank * 2, 8 * (3 - rank)]
+        assert found["broadcast"] == ([8, 0] if rank == 1 else [0, 4])
 
 
 @pytest.mark.horovod
