@@ -24,6 +24,7 @@ from rankhouse.kernels import tf_ops
 from rankhouse.training.embedding_specs import EmbeddingSpec, Input, resolve_inputs, spec_of
 from rankhouse.training.errors import EmbeddingError
 from rankhouse.training.initializers import table_key, uniform_row_blocks
+from rankhouse.training.owned_variables import mark_owned
 from rankhouse.training.plan import Plan, ShardSpec, TableSpec, check_plan, make_plan
 from rankhouse.training.ranks import Ranks
 from rankhouse.training.shared_gradients import sum_gradients
@@ -121,6 +122,8 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
         )
         self._variables = {shard.table: shard.variable for shard in self.shards}
         self._nothing_owned = self._make_nothing_owned()
+        for variable in self.owned_variables:
+            mark_owned(variable)
         self.before_lookup: Callable[[tf.Variable, tf.Tensor], Any] | None = None
 
     @property

@@ -11,6 +11,7 @@ TrainingError
 ├── WireError                 rows cannot travel in the format that was asked for
 ├── PlanError                 tables cannot be placed
 ├── EmbeddingError            a DistributedEmbedding was made or called wrongly
+├── CompatError               the surface of another library was used wrongly (also a ValueError)
 ├── OptimizerError            an optimizer was made or called wrongly
 ├── AucUndefinedError         the scores have no ROC AUC
 ├── CheckpointError           a checkpoint cannot be saved, found, read or trusted
@@ -65,6 +66,10 @@ class PlanError(TrainingError):
 
 class EmbeddingError(TrainingError):
     """A DistributedEmbedding was made or called wrongly: unknown tables, wrong number or shape of inputs."""
+
+
+class CompatError(TrainingError, ValueError):
+    """The surface of another library, in `compat`, was used wrongly; a ValueError, as there."""
 
 
 class OptimizerError(TrainingError):

@@ -1,0 +1,50 @@
+"""Which variables only this rank holds, as a tape, an optimizer or a broadcast must know.
+
+`DistributedEmbedding` notes them; all others are meant to be the same on every rank.
+"""
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from rankhouse.training.ranks import Ranks
+
+_MARK = "rankhouse_owned"
+_names_of_owned: set[str] = set()
+
+
+def mark_owned(variable: tf.Variable) -> None:
+    """Notes that only this rank holds a variable."""
+    setattr(variable, _MARK, True)
+    _names_of_owned.add(_name(variable))
+
+
+def is_owned(variable: tf.Variable) -> bool:
+    """Whether only this rank holds a variable: one that was marked, or what a Keras optimizer keeps beside it.
+
+    A Keras optimizer says only by their names to which variable its slots belong: "<optimizer>/<slot>/<variable>", or
+    "<optimizer>/<variable>/<slot>" for legacy ones.
+    """
+    if hasattr(variable, _MARK):
+        return True
+    parts = _name(variable).split("/")
+    return "/".join(parts[2:]) in _names_of_owned or "/".join(parts[1:-1]) in _names_of_owned
+
+
+def broadcast_variables(variables: Sequence[tf.Variable], *, ranks: Ranks, root: int = 0) -> None:
+    """Gives the variables that every rank holds the root's values; eagerly or in a `tf.function`.
+
+    Args:
+        variables: Any variables, of a model or an optimizer; owned ones stay as they are. The others stand in the same
+            order on all ranks.
+        ranks: Who trains together.
+        root: The rank whose values all get.
+    """
+    shared = [variable for variable in variables if not is_owned(variable)]
+    for number, variable in enumerate(shared):
+        if ranks.size > 1:
+            variable.assign(ranks.broadcast(variable, name=f"broadcast_{number}", root=root))
+
+
+def _name(variable: tf.Variable) -> str:
+    return str(variable.name).rsplit(":", 1)[0]
