@@ -231,7 +231,7 @@ def _remove_newer(store: Path, kept: Version) -> None:
 
 def _weights(checkpoint: Checkpoint) -> list[np.ndarray]:
     """Maps the rows of all tables."""
-    files = [item.file for item in checkpoint.row_ranges if item.array == WEIGHTS]
+    files = [item.file for item in checkpoint.pieces if item.array == WEIGHTS]
     return [np.memmap(checkpoint.path / file, np.float32, "r", offset=4096) for file in files]
 
 
@@ -251,13 +251,13 @@ def _gather_plainly(folder: Path, checkpoint: Checkpoint, since: int) -> None:
         ids = np.concatenate(
             [
                 item.start + np.flatnonzero(np.memmap(checkpoint.path / item.file, np.int32, "r", offset=4096) > since)
-                for item in checkpoint.row_ranges
+                for item in checkpoint.pieces
                 if (item.table, item.array) == (table, "touched")
             ]
         )
         (weights,) = (
             np.memmap(checkpoint.path / item.file, np.float32, "r", offset=4096).reshape(-1, DIM)
-            for item in checkpoint.row_ranges
+            for item in checkpoint.pieces
             if (item.table, item.array) == (table, WEIGHTS)
         )
         arrays += [weights[ids], ids]

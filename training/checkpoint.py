@@ -7,43 +7,36 @@ share.
 
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
 from rankhouse.embedding_cache.format.errors import FormatError
-from rankhouse.embedding_cache.format.files import MANIFEST_NAME, FileRecord, commit_manifest, file_record
-from rankhouse.embedding_cache.format.tensors import write_tensor_blocks, write_tensors
+from rankhouse.embedding_cache.format.files import MANIFEST_NAME, commit_manifest
 from rankhouse.training.checkpoint_files import (
-    DENSE_FILE,
     KIND,
-    ROWS,
     TOUCHED,
     WEIGHTS,
     Checkpoint,
-    RowRange,
     complete_checkpoints,
     incomplete_checkpoints,
     step_folder,
 )
+from rankhouse.training.checkpoint_part import Part, Written, arrays, table_arrays
 from rankhouse.training.data.fit import Fit
 from rankhouse.training.distributed_embedding import DistributedEmbedding, TableShard
 from rankhouse.training.errors import CheckpointError, TrainingError
 from rankhouse.training.optimizers import Optimizer
 from rankhouse.training.ranks import Ranks
-from rankhouse.training.variable_rows import read_rows, write_rows
+from rankhouse.training.variable_rows import write_rows
 
-# Rows are copied in blocks of this many bytes, so saving a table takes no second one in memory.
+# Rows are copied in blocks of this many bytes, so loading a table takes no second one in memory.
 _BLOCK_BYTES = 64 << 20
-
-# And cut into files of this many, so that a rank which wants some rows need not read and verify a whole table.
-_FILE_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -93,25 +86,92 @@ def save_checkpoint(
     Raises:
         CheckpointError: Some rank could not write; raised on every rank, naming it. Older checkpoints are untouched.
     """
-    if keep is not None and keep < 1:
-        raise CheckpointError(f"keep is {keep}; expected at least 1, or None to keep all checkpoints")
+    check_keep(keep)
+    saving = begin_saving(root, state, ranks=ranks, step=step, document=document, fit=fit)
+    if saving.is_saved:
+        return saving.folder
+    part = Part(state.embedding, state.dense, state.optimizer, rank=ranks.rank)
+    found = together(ranks, lambda: part.write(saving.folder).document(), name="checkpoint_write")
+    written = [Written.parse(document) for document in found]
+    together(ranks, lambda: saving.commit(written, keep=keep), only_rank=0, name="checkpoint_commit")
+    state.lineage[:] = saving.lineage
+    return saving.folder
+
+
+@dataclass(frozen=True)
+class Saving:
+    """A checkpoint that is being saved.
+
+    Attributes:
+        folder: Its folder, which has no manifest yet.
+        is_saved: Whether the step was saved before; then there is nothing to do.
+        manifest: What the manifest will say, but for pieces and files.
+        lineage: The state's, once the checkpoint is there.
+    """
+
+    folder: Path
+    is_saved: bool
+    manifest: Mapping[str, Any]
+    lineage: list[tuple[str, int]]
+
+    def commit(self, written: Sequence[Written], *, keep: int | None) -> None:
+        """Makes the checkpoint exist; on rank 0 alone, when all ranks have written their parts.
+
+        Args:
+            written: What each rank has written.
+            keep: How many of the latest checkpoints to keep; None keeps all.
+
+        Raises:
+            FormatError, OSError: A file is missing, or the manifest cannot be written.
+        """
+        pieces = [piece for part in written for piece in part.pieces]
+        pieces.sort(key=lambda item: (item["table"], item["array"], item["start"], item.get("column_start", 0)))
+        files = {name: record for part in written for name, record in part.files.items()}
+        commit_manifest(self.folder, kind=KIND, document={**self.manifest, "row_ranges": pieces}, files=files)
+        for old in complete_checkpoints(self.folder.parent)[:-keep] if keep else []:
+            # The manifest goes first: what is half removed must not look complete.
+            (old / MANIFEST_NAME).unlink()
+            shutil.rmtree(old)
+
+
+def begin_saving(
+    root: Path | str,
+    state: TrainingState,
+    *,
+    ranks: Ranks,
+    step: int,
+    document: Mapping[str, Any],
+    fit: Fit | None = None,
+) -> Saving:
+    """Makes a checkpoint's folder, and brings all rows to the same step; collective. The arguments: `save_checkpoint`.
+
+    Raises:
+        CheckpointError: Rank 0 could not make the folder; raised on every rank.
+    """
     folder = step_folder(Path(root), step)
     identifier = together(ranks, lambda: _prepare(folder), only_rank=0, name="checkpoint_prepare")[0]
     if identifier is None:
-        return folder
+        return Saving(folder, True, {}, [])
     lineage = [*state.lineage, (identifier, int(state.optimizer.iterations.numpy()))]
     # All rows are then at the same step, which needs no saving.
     state.optimizer.catch_up_all()
-    written = together(ranks, lambda: _write_owned(folder, state, ranks), name="checkpoint_write")
     manifest = {
         **_manifest(state, ranks, document),
         "step": step,
         "lineage": lineage,
         **(fit.document() if fit is not None else {}),
     }
-    together(ranks, lambda: _commit(folder, manifest, written, keep), only_rank=0, name="checkpoint_commit")
-    state.lineage[:] = lineage
-    return folder
+    return Saving(folder, False, manifest, lineage)
+
+
+def check_keep(keep: int | None) -> None:
+    """Refuses to keep less than one checkpoint.
+
+    Raises:
+        CheckpointError: It is below 1.
+    """
+    if keep is not None and keep < 1:
+        raise CheckpointError(f"keep is {keep}; expected at least 1, or None to keep all checkpoints")
 
 
 def load_checkpoint(path: Path | str, state: TrainingState, *, ranks: Ranks) -> Checkpoint:
@@ -194,65 +254,12 @@ def _prepare(folder: Path) -> str | None:
     return secrets.token_hex(16)
 
 
-def _write_owned(folder: Path, state: TrainingState, ranks: Ranks) -> dict[str, Any]:
-    """Writes this rank's share; returns the row ranges and the records of the files."""
-    row_ranges, files = [], {}
-    # A data-parallel table is the same everywhere; the ranks take turns, so that each writes some.
-    turns = {spec.name: number % ranks.size for number, spec in enumerate(state.embedding.specs)}
-    for shard in state.embedding.shards:
-        if shard.replicated and turns[shard.table] != ranks.rank:
-            continue
-        for array, variable in _table_arrays(shard.variable, state.optimizer).items():
-            for item in _cut(shard, array):
-                files[item.file] = asdict(_write_rows(folder / item.file, item, variable))
-                row_ranges.append(asdict(item))
-    if ranks.rank == 0:
-        write_tensors(folder / DENSE_FILE, _dense_tensors(state))
-        files[DENSE_FILE] = asdict(file_record(folder / DENSE_FILE))
-    return {"row_ranges": row_ranges, "files": files}
-
-
-def _cut(shard: TableShard, array: str) -> Iterator[RowRange]:
-    num_rows, dim = shard.variable.shape
-    step = max(1, _FILE_BYTES // (4 * dim))
-    for start in range(0, num_rows, step):
-        stop = min(start + step, num_rows)
-        file = f"tables/{quote(shard.table, safe='')}.{array}.{start}-{stop}.safetensors"
-        yield RowRange(shard.table, array, start, stop, file)
-
-
-def _write_rows(path: Path, item: RowRange, variable: tf.Variable) -> FileRecord:
-    width = variable.shape[1:]  # empty where a slot has one number for a row
-    step = max(1, _BLOCK_BYTES // (4 * width.num_elements()))
-    blocks = (read_rows(variable, at, min(at + step, item.stop)) for at in range(item.start, item.stop, step))
-    metadata = {"table": item.table, "array": item.array, "row_start": str(item.start), "row_stop": str(item.stop)}
-    shape = (item.stop - item.start, *width)
-    dtype = variable.dtype.as_numpy_dtype
-    return write_tensor_blocks(path, ROWS, blocks, shape=shape, dtype=dtype, metadata=metadata)
-
-
-def _dense_tensors(state: TrainingState) -> dict[str, npt.NDArray[Any]]:
-    return {
-        f"{array}/{name}": variable.numpy()
-        for name, owner in state.dense.items()
-        for array, variable in _arrays(owner, state.optimizer).items()
-    }
-
-
-def _arrays(variable: tf.Variable, optimizer: Optimizer) -> dict[str, tf.Variable]:
-    return {WEIGHTS: variable, **optimizer.slots(variable)}
-
-
-def _table_arrays(table: tf.Variable, optimizer: Optimizer) -> dict[str, tf.Variable]:
-    return {**_arrays(table, optimizer), TOUCHED: optimizer.touched_steps(table)}
-
-
 def _optimizer_name(state: TrainingState) -> str:
     return type(state.optimizer.settings).__name__
 
 
 def _manifest(state: TrainingState, ranks: Ranks, document: Mapping[str, Any]) -> dict[str, Any]:
-    arrays = [WEIGHTS, *state.optimizer.slot_names, TOUCHED]
+    names = [WEIGHTS, *state.optimizer.slot_names, TOUCHED]
     return {
         "num_ranks": ranks.size,
         "plan": state.embedding.plan.document(),
@@ -261,24 +268,13 @@ def _manifest(state: TrainingState, ranks: Ranks, document: Mapping[str, Any]) -
             spec.name: {
                 "num_rows": spec.input_dim,
                 "dim": spec.output_dim,
-                "arrays": arrays,
+                "arrays": names,
                 "initial_rows": state.initial_rows.get(spec.name, spec.input_dim),
             }
             for spec in state.embedding.specs
         },
         "training": dict(document),
     }
-
-
-def _commit(folder: Path, manifest: dict[str, Any], written: list[dict[str, Any]], keep: int | None) -> None:
-    row_ranges = [item for part in written for item in part["row_ranges"]]
-    row_ranges.sort(key=lambda item: (item["table"], item["array"], item["start"]))
-    files = {name: FileRecord(**record) for part in written for name, record in part["files"].items()}
-    commit_manifest(folder, kind=KIND, document={**manifest, "row_ranges": row_ranges}, files=files)
-    for old in complete_checkpoints(folder.parent)[:-keep] if keep else []:
-        # The manifest goes first: what is half removed must not look complete.
-        (old / MANIFEST_NAME).unlink()
-        shutil.rmtree(old)
 
 
 def _load_together(
@@ -298,27 +294,33 @@ def _load(path: Path, state: TrainingState, freed: Mapping[str, npt.NDArray[np.i
         _load_table(checkpoint, shard, state.optimizer, ids)
     for array in (WEIGHTS, *state.optimizer.slot_names):
         for name, value in checkpoint.dense(array).items():
-            _arrays(state.dense[name], state.optimizer)[array].assign(value)
+            arrays(state.dense[name], state.optimizer)[array].assign(value)
     state.optimizer.set_iterations(checkpoint.iterations)
 
 
 def _load_table(checkpoint: Checkpoint, shard: TableShard, optimizer: Optimizer, freed: npt.NDArray[np.int64]) -> None:
-    """Overwrites the rows that the checkpoint has, but for those whose ids were freed."""
+    """Overwrites the rows of a shard that the checkpoint has, but for those whose ids were freed."""
     saved = checkpoint.tables[shard.table]
+    own = freed[(freed >= shard.row_start) & (freed < shard.row_stop)] - shard.row_start
+    end = max(min(saved.num_rows, shard.row_stop), shard.row_start)
     touched_steps = optimizer.touched_steps(shard.variable)
-    for array, variable in _table_arrays(shard.variable, optimizer).items():
+    for array, variable in table_arrays(shard.variable, optimizer).items():
         if array not in saved.arrays:
             continue
-        initial = tf.gather(variable, freed)
-        for block in checkpoint.rows(shard.table, array):
+        initial = tf.gather(variable, own)
+        # A row counts as written where any slice of it was.
+        columns = (0, saved.dim) if array == TOUCHED else (shard.column_start, shard.column_stop)
+        for block in checkpoint.rows(
+            shard.table, array, start=shard.row_start, stop=end, column_start=columns[0], column_stop=columns[1]
+        ):
             step = max(1, _BLOCK_BYTES // block.rows[:1].nbytes)
             for at in range(0, len(block.rows), step):
-                write_rows(variable, block.start + at, block.rows[at : at + step])
-        if len(freed):
-            variable.scatter_update(tf.IndexedSlices(initial, freed))
+                write_rows(variable, block.start - shard.row_start + at, block.rows[at : at + step])
+        if len(own):
+            variable.scatter_update(tf.IndexedSlices(initial, own))
     if TOUCHED not in saved.arrays:
         touched_steps.assign(tf.fill(touched_steps.shape, tf.constant(checkpoint.iterations, tf.int32)))
-    new = np.concatenate([freed, np.arange(saved.num_rows, shard.variable.shape[0])])
+    new = np.concatenate([own, np.arange(end, shard.row_stop) - shard.row_start])
     next_step = tf.fill(new.shape, tf.constant(checkpoint.iterations + 1, tf.int32))
     touched_steps.scatter_update(tf.IndexedSlices(next_step, new))
 

@@ -2,13 +2,15 @@
 
     <run>/checkpoints/step-<8 digits>/
         tables/<table>.<array>.<first row>-<end row>.safetensors   one tensor `rows`, [rows, dim] or [rows]
+        tables/<...>.columns-<first>-<end>.safetensors             likewise, of some of the columns
         dense.safetensors                                          `<array>/<variable>`
         manifest.json                                              written last; without it the checkpoint does not
         exist
 
 An array is `weights`, one of the optimizer's slots, such as `accumulator` (all float32), or `touched`: int32 [rows],
-the optimizer's iteration that last wrote each row. Tables are cut into row ranges that have nothing to do with the
-ranks that wrote them, so that any number of ranks reads any of them. Nothing here needs TensorFlow.
+the optimizer's iteration that last wrote each row. Tables are cut into rectangles (`checkpoint_pieces.py`), which the
+manifest lists under `row_ranges`; any number of ranks reads any of them under any plan. Checkpoints of older releases
+have pieces of all columns only. Nothing here needs TensorFlow.
 
 A checkpoint knows its lineage: the checkpoints through which the training that it holds has passed, as (id, iterations)
 each, itself last. Iterations never restart, also when a new run goes on from a checkpoint; what was saved later than
@@ -19,11 +21,10 @@ Checkpoints of releases that did not note all this have an id and a lineage of t
 from one, all its rows count as written by the iteration that it has.
 """
 
-import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +32,17 @@ import numpy as np
 import numpy.typing as npt
 
 from rankhouse.embedding_cache.format.errors import CorruptFileError, FormatError
-from rankhouse.embedding_cache.format.files import MANIFEST_NAME, FileRecord, check_content, read_manifest
+from rankhouse.embedding_cache.format.files import (
+    MANIFEST_NAME,
+    FileRecord,
+    Manifest,
+    check_content,
+    check_files,
+    load_manifest,
+)
 from rankhouse.embedding_cache.format.tensors import read_tensors
 from rankhouse.embedding_cache.format.version_record import EVENT_TIME
+from rankhouse.training.checkpoint_pieces import Band, Piece, RowBlock, Rows, VerifiedRows, bands, join
 from rankhouse.training.data.fit import Fit
 from rankhouse.training.errors import CheckpointError
 
@@ -45,16 +54,8 @@ ROWS = "rows"
 
 _STEP_FOLDER = re.compile(r"step-\d{8}")
 
-
-@dataclass(frozen=True)
-class RowRange:
-    """Rows [start, stop) of one array of one table, and the file that holds them."""
-
-    table: str
-    array: str
-    start: int
-    stop: int
-    file: str
+# Rows that are put together from several files are so many bytes at a time.
+_BLOCK_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ class Checkpoint:
         lineage: (id, iterations) of the checkpoints that led to it, oldest first, and of itself.
         fit: What inputs stood for when it was trained; None in checkpoints of older releases.
         tables: The tables by name.
-        row_ranges: The pieces of all tables.
+        pieces: Those of all tables.
         document: What the trainer kept beside the weights.
         manifest: The whole manifest's document.
         files: The records of all files.
@@ -97,10 +98,11 @@ class Checkpoint:
     lineage: tuple[tuple[str, int], ...]
     fit: Fit | None
     tables: Mapping[str, CheckpointTable]
-    row_ranges: tuple[RowRange, ...]
+    pieces: tuple[Piece, ...]
     document: Mapping[str, Any]
     manifest: Mapping[str, Any]
     files: Mapping[str, FileRecord]
+    _verified: set[str] = field(default_factory=set, repr=False, compare=False)
 
     @classmethod
     def open(cls, path: Path | str) -> "Checkpoint":
@@ -111,10 +113,19 @@ class Checkpoint:
         """
         path = Path(path)
         try:
-            manifest = read_manifest(path, kind=KIND, verify=False)
+            manifest = load_manifest(path, kind=KIND)
+            check_files(path, manifest, verify=False)
+        except FormatError as exc:
+            raise CheckpointError(str(exc)) from exc
+        return cls._of(path, manifest)
+
+    @classmethod
+    def _of(cls, path: Path, manifest: Manifest) -> "Checkpoint":
+        try:
             document = manifest.document
             tables = {name: _table_of(info) for name, info in document["tables"].items()}
-            ranges = tuple(RowRange(**item) for item in document["row_ranges"])
+            dims = {name: info.dim for name, info in tables.items()}
+            pieces = tuple(Piece.parse(item, dims) for item in document["row_ranges"])
             step, training = document["step"], document["training"]
             iterations = document["optimizer"]["iterations"]
             # Where none was noted, the manifest's own checksum is as good.
@@ -128,7 +139,7 @@ class Checkpoint:
             raise CheckpointError(
                 f"{path / MANIFEST_NAME}: lacks or mangles {exc}; it is not a checkpoint of ours"
             ) from exc
-        return cls(path, step, identifier, lineage, fit, tables, ranges, training, document, manifest.files)
+        return cls(path, step, identifier, lineage, fit, tables, pieces, training, document, manifest.files)
 
     @property
     def iterations(self) -> int:
@@ -142,27 +153,45 @@ class Checkpoint:
         return time
 
     def rows(
-        self, table: str, array: str = WEIGHTS, *, start: int = 0, stop: int | None = None
-    ) -> Iterator["RowBlock"]:
+        self,
+        table: str,
+        array: str = WEIGHTS,
+        *,
+        start: int = 0,
+        stop: int | None = None,
+        column_start: int = 0,
+        column_stop: int | None = None,
+    ) -> Iterator[RowBlock]:
         """Yields rows [start, stop) of a table in order, mapped from the files, each verified before it is used.
+
+        Args:
+            table: The table.
+            array: Which of its arrays.
+            start: First row.
+            stop: One behind the last row; None is all.
+            column_start: First column; of arrays with one number for a row, of the slices whose numbers count.
+            column_stop: One behind the last column; None is all.
 
         Raises:
             CheckpointError: Table or array is unknown, rows are missing, or a file was altered.
         """
         info = self._table(table, array)
-        at, end = start, info.num_rows if stop is None else stop
-        for item in self._ranges(table, array):
-            if item.start <= at < min(item.stop, end):
-                until = min(item.stop, end)
-                rows = self._read(item.file)[ROWS]
-                yield RowBlock(at, rows[at - item.start : until - item.start])
-                at = until
-        if at < end:
-            raise CheckpointError(
-                f"{self.path}: rows {at} to {end} of table {table!r} ({array}) are in none of its files"
-            )
+        columns = {"column_start": column_start, "column_stop": info.dim if column_stop is None else column_stop}
+        for band in self._bands(table, array, start, info.num_rows if stop is None else stop, **columns):
+            parts = [self._read(piece.file)[ROWS][band.start - piece.start :] for piece in band.pieces]
+            if parts[0].ndim == 1 and len(parts) > 1 and array != TOUCHED:
+                raise CheckpointError(
+                    f"{self.path}: {array!r} of table {table!r} is one number for each row of {len(parts)} slices of "
+                    "its columns, which cannot be put together; load it with the table sliced in the same way"
+                )
+            num_rows = band.stop - band.start
+            row_bytes = sum(part[:1].nbytes for part in parts)
+            step = num_rows if len(parts) == 1 else max(1, _BLOCK_BYTES // row_bytes)
+            for at in range(0, num_rows, step):
+                part = slice(at, min(at + step, num_rows))
+                yield RowBlock(band.start + at, join(band, [rows[part] for rows in parts], **columns))
 
-    def stream(self, table: str, *, num_rows: int) -> Iterator["RowBlock"]:
+    def stream(self, table: str, *, num_rows: int) -> Iterator[RowBlock]:
         """Yields a table's weights in order, `num_rows` at a time, and verifies each file by the same read.
 
         So an altered file is known when its last row is out: what was made of the rows counts when the stream has
@@ -171,16 +200,32 @@ class Checkpoint:
         Raises:
             CheckpointError: The table is unknown, rows are missing, or a file was altered.
         """
-        at, end = 0, self._table(table, WEIGHTS).num_rows
-        for item in self._ranges(table, WEIGHTS):
-            if item.start == at:
-                for rows in self._verified_blocks(item.file, num_rows):
-                    yield RowBlock(at, rows)
-                    at += len(rows)
-        if at < end:
-            raise CheckpointError(
-                f"{self.path}: rows {at} to {end} of table {table!r} (weights) are in none of its files"
-            )
+        info = self._table(table, WEIGHTS)
+        columns = {"column_start": 0, "column_stop": info.dim}
+        readers: dict[Piece, VerifiedRows] = {}
+        with ThreadPoolExecutor(1) as hasher:
+            for band in self._bands(table, WEIGHTS, 0, info.num_rows, **columns):
+                for piece in band.pieces:
+                    if piece not in readers:
+                        path, record = self.path / piece.file, self.files[piece.file]
+                        readers[piece] = VerifiedRows(path, record, self._map(piece.file)[ROWS], hasher)
+                for at in range(band.start, band.stop, num_rows):
+                    count = min(num_rows, band.stop - at)
+                    yield RowBlock(at, join(band, [readers[piece].read(count) for piece in band.pieces], **columns))
+                for piece in band.pieces:
+                    readers[piece].settle()
+
+    def array_type(self, table: str, array: str) -> Rows:
+        """Returns an array without rows, of the type of an array of a table: [0, columns] or [0].
+
+        Raises:
+            CheckpointError: Table or array is unknown, no file has any of it, or one is damaged.
+        """
+        self._table(table, array)
+        pieces = self._pieces(table, array)
+        if not pieces:
+            raise CheckpointError(f"{self.path}: no file has any of table {table!r} ({array})")
+        return self._map(pieces[0].file)[ROWS][:0]
 
     def touched_since(self, table: str, step: int) -> npt.NDArray[np.int64]:
         """Returns the sorted ids of the rows that were written by an iteration after `step`.
@@ -215,16 +260,17 @@ class Checkpoint:
             CheckpointError: The table or an id is unknown, or a row is in none of the files.
         """
         info = self._table(table, WEIGHTS)
-        rows, found = np.empty((len(ids), info.dim), np.float32), 0
-        for item in self._ranges(table, WEIGHTS):
-            inside = np.flatnonzero((ids >= item.start) & (ids < item.stop))
+        rows, num_missing = np.empty((len(ids), info.dim), np.float32), len(ids) * info.dim
+        for piece in self._pieces(table, WEIGHTS):
+            inside = np.flatnonzero((ids >= piece.start) & (ids < piece.stop))
             if len(inside):
-                rows[inside] = self._map(item.file)[ROWS][ids[inside] - item.start]
-                found += len(inside)
-        if found < len(ids):
+                part = self._map(piece.file)[ROWS][ids[inside] - piece.start]
+                rows[inside, piece.column_start : piece.column_stop] = part
+                num_missing -= part.size
+        if num_missing:
             raise CheckpointError(
-                f"{self.path}: {len(ids) - found} of the ids asked for are no rows of table {table!r}, which has "
-                f"{info.num_rows}; ids begin at 0"
+                f"{self.path}: {-(-num_missing // info.dim)} of the ids asked for are no rows of table {table!r}, "
+                f"which has {info.num_rows}; ids begin at 0"
             )
         return rows
 
@@ -247,10 +293,25 @@ class Checkpoint:
         """Reads everything and compares it with the manifest.
 
         Raises:
-            CheckpointError: A file was altered, or rows are missing; the message names the file.
+            CheckpointError: Files were altered, or rows are missing; the message names all of them.
         """
+        if damages := self._damages():
+            raise CheckpointError("\n".join(damages))
+
+    def _damages(self) -> list[str]:
+        damages = []
         for name in self.files:
-            self._check(name)
+            try:
+                self._check(name)
+            except CheckpointError as exc:
+                damages.append(str(exc))
+        for table, info in self.tables.items():
+            for array in info.arrays:
+                try:
+                    list(self._bands(table, array, 0, info.num_rows, column_start=0, column_stop=info.dim))
+                except CheckpointError as exc:
+                    damages.append(str(exc))
+        return damages
 
     def _table(self, table: str, array: str) -> CheckpointTable:
         info = self.tables.get(table)
@@ -258,37 +319,33 @@ class Checkpoint:
             raise CheckpointError(f"{self.path}: holds no {array!r} of a table {table!r}; it has {self._contents()}")
         return info
 
-    def _ranges(self, table: str, array: str) -> list[RowRange]:
-        ranges = [item for item in self.row_ranges if (item.table, item.array) == (table, array)]
-        return sorted(ranges, key=lambda item: item.start)
+    def _pieces(self, table: str, array: str) -> list[Piece]:
+        return [piece for piece in self.pieces if (piece.table, piece.array) == (table, array)]
 
-    def _read(self, file: str) -> dict[str, npt.NDArray[Any]]:
-        self._check(file)
+    def _bands(
+        self, table: str, array: str, start: int, stop: int, *, column_start: int, column_stop: int
+    ) -> Iterator[Band]:
+        """Yields the bands of some rows.
+
+        Raises:
+            CheckpointError: Some rows or columns are in none of the files.
+        """
+        pieces, columns = self._pieces(table, array), {"column_start": column_start, "column_stop": column_stop}
+        for band in bands(pieces, start=start, stop=stop, **columns):
+            rows = f"{self.path}: rows {band.start} to {band.stop} of table {table!r} ({array})"
+            if band.lacks(column_start, column_stop):
+                which = f", columns {column_start} to {column_stop}," if band.pieces else ""
+                raise CheckpointError(f"{rows}{which} are in none of its files")
+            yield band
+
+    def _read(self, file: str) -> dict[str, Rows]:
+        # Shards of one table may share a file: it is verified once.
+        if file not in self._verified:
+            self._check(file)
+            self._verified.add(file)
         return self._map(file)
 
-    def _verified_blocks(self, file: str, num_rows: int) -> Iterator[npt.NDArray[Any]]:
-        path, record, rows = self.path / file, self.files[file], self._map(file)[ROWS]
-        try:
-            with open(path, "rb") as reader:
-                digest = hashlib.sha256(reader.read(max(record.bytes - rows.nbytes, 0)))
-        except OSError as exc:
-            raise CheckpointError(
-                f"{path}: cannot be read ({exc.strerror}); restore the file from another copy, or export an older "
-                "checkpoint"
-            ) from exc
-        with ThreadPoolExecutor(1) as hasher:
-            for begin in range(0, len(rows), num_rows):
-                block = rows[begin : begin + num_rows]
-                hashed = hasher.submit(digest.update, block.reshape(-1).view(np.uint8).data)
-                yield block
-                hashed.result()
-        if digest.hexdigest() != record.sha256:
-            raise CheckpointError(
-                f"{path}: its content was altered: expected SHA-256 {record.sha256}, found {digest.hexdigest()}; "
-                "restore the file from another copy, or export an older checkpoint"
-            )
-
-    def _map(self, file: str) -> dict[str, npt.NDArray[Any]]:
+    def _map(self, file: str) -> dict[str, Rows]:
         try:
             return read_tensors(self.path / file)
         except CorruptFileError as exc:
@@ -304,12 +361,17 @@ class Checkpoint:
         return ", ".join(f"{name} ({', '.join(info.arrays)})" for name, info in self.tables.items())
 
 
-@dataclass(frozen=True)
-class RowBlock:
-    """Consecutive rows of a table: the number of the first, and [n, dim] or [n] in the array's type, read-only."""
+def find_damage(path: Path | str) -> list[str]:
+    """Reads every file of a checkpoint and says what is wrong with it.
 
-    start: int
-    rows: npt.NDArray[Any]
+    Returns:
+        A message for each file that is missing, truncated or altered, and for rows that no file has.
+    """
+    path = Path(path)
+    try:
+        return Checkpoint._of(path, load_manifest(path, kind=KIND))._damages()
+    except (FormatError, CheckpointError) as exc:
+        return [str(exc)]
 
 
 def _table_of(info: Mapping[str, Any]) -> CheckpointTable:

@@ -9,7 +9,7 @@ import pytest
 
 from rankhouse.embedding_cache.format.files import MANIFEST_NAME
 from rankhouse.kernels.optimizer_settings import Sgd
-from rankhouse.training import checkpoint as checkpoint_module
+from rankhouse.training import checkpoint_part
 from rankhouse.training.checkpoint import TrainingState, load_checkpoint, save_checkpoint
 from rankhouse.training.checkpoint_files import (
     Checkpoint,
@@ -62,11 +62,11 @@ def test_loads_what_was_saved(tmp_path: Path, state: TrainingState) -> None:
 def test_rows_are_cut_and_read_back_in_pieces(
     tmp_path: Path, state: TrainingState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoint_module, "_FILE_BYTES", 112)
-    monkeypatch.setattr(checkpoint_module, "_BLOCK_BYTES", 48)
+    monkeypatch.setattr(checkpoint_part, "_FILE_BYTES", 112)
+    monkeypatch.setattr(checkpoint_part, "_BLOCK_BYTES", 48)
     opened = Checkpoint.open(save(tmp_path, state, 0))
     expected = next(shard for shard in state.embedding.shards if shard.table == "user").variable.numpy()
-    ranges = [(item.start, item.stop) for item in opened.row_ranges if (item.table, item.array) == ("user", "weights")]
+    ranges = [(item.start, item.stop) for item in opened.pieces if (item.table, item.array) == ("user", "weights")]
     assert ranges == [(start, min(start + 7, 40)) for start in range(0, 40, 7)]
     for start, stop in [(0, 40), (3, 5), (6, 29), (39, 40), (4, 4)]:
         blocks = list(opened.rows("user", start=start, stop=stop))
@@ -120,19 +120,19 @@ def test_killed_while_saving_leaves_the_older_checkpoint(tmp_path: Path, kept: i
     code = f"""
 import os, signal
 from pathlib import Path
-from rankhouse.training import checkpoint
+from rankhouse.training import checkpoint, checkpoint_part
 from rankhouse.training.ranks import Ranks
 from tests.training.small_model import build
 
 state, ranks, root = build(Ranks(0, 1)), Ranks(0, 1), Path({str(tmp_path)!r})
 checkpoint.save_checkpoint(root, state, ranks=ranks, step=1, document={{}}, keep=1)
-write, written = checkpoint._write_rows, []
+write, written = checkpoint_part._write_content, []
 def dying(*arguments):
     if len(written) == {kept}:
         os.kill(os.getpid(), signal.SIGKILL)
     written.append(1)
     return write(*arguments)
-checkpoint._write_rows = dying
+checkpoint_part._write_content = dying
 def die(*arguments, **options):
     os.kill(os.getpid(), signal.SIGKILL)
 checkpoint.commit_manifest = die

@@ -77,7 +77,7 @@ def test_a_mangled_lineage_is_refused(tmp_path: Path, state: TrainingState, line
 def test_rows_are_gathered_in_the_order_asked_for(
     tmp_path: Path, state: TrainingState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rankhouse.training.checkpoint._FILE_BYTES", 112)
+    monkeypatch.setattr("rankhouse.training.checkpoint_part._FILE_BYTES", 112)
     opened = save(tmp_path, state, 0)
     whole = np.concatenate([block.rows for block in opened.rows("user")])
     ids = np.random.default_rng(0).integers(0, ROWS["user"], 100)
