@@ -29,6 +29,8 @@ class StepMetrics:
         loss: Mean binary cross-entropy of these steps, in nats.
         samples_per_second: Samples over all ranks, by the time of the steps alone.
         seconds: Time of all steps since the start of the run, without start-up, evaluation and checkpoints.
+        bytes_sent: What rank 0 sent to other ranks, per step.
+        bytes_received: What it received from them, per step.
     """
 
     step: int
@@ -36,6 +38,8 @@ class StepMetrics:
     loss: float
     samples_per_second: float
     seconds: float
+    bytes_sent: float
+    bytes_received: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +101,9 @@ class TensorBoard:
         self._writer = tf.summary.create_file_writer(str(run.tensorboard))
 
     def record_steps(self, metrics: StepMetrics) -> None:
-        self._write(metrics.step, {"train/loss": metrics.loss, "train/samples_per_second": metrics.samples_per_second})
+        values = {"train/loss": metrics.loss, "train/samples_per_second": metrics.samples_per_second}
+        wire = {"wire/bytes_sent": metrics.bytes_sent, "wire/bytes_received": metrics.bytes_received}
+        self._write(metrics.step, {**values, **wire})
 
     def record_evaluation(self, metrics: EvaluationMetrics) -> None:
         values = {"valid/loss": metrics.valid_loss}

@@ -8,6 +8,7 @@ from html import escape
 from rankhouse.training.plan import Plan
 from rankhouse.training.plots import plot_auc, plot_loss, plot_plan, plot_throughput
 from rankhouse.training.run_folder import RunFolder, write_text
+from rankhouse.training.run_traffic import ExchangeTraffic, RunTraffic
 
 PAGE = """<!doctype html>
 <html lang="en">
@@ -41,9 +42,15 @@ PAGE = """<!doctype html>
 <p class="lead">The weights in each rank's memory. Blue: tables, or parts of them, that one rank holds. Grey: copies of
 small tables, which every rank holds. The optimizer's state comes on top.</p>
 {plan}
-<h2>Configuration</h2>
+{traffic}<h2>Configuration</h2>
 <pre>{config}</pre>
 </html>
+"""
+
+TRAFFIC = """<h2>What travels between the ranks</h2>
+<p class="lead">In a training step, to other ranks: the mean of all ranks and the most that one sends. A sum is counted
+as a ring of ranks makes it. Rounding: the largest error of an element relative to the largest of its row.</p>
+{table}
 """
 
 
@@ -64,6 +71,7 @@ def write_report(run: RunFolder) -> None:
         ),
         plots="".join(f"<figure><figcaption>{title}</figcaption>{_image(title, svg)}</figure>" for title, svg in plots),
         plan=_image("Memory of each rank by table", plot_plan(plan)) + _plan_table(plan),
+        traffic=_traffic(run),
         config=escape(run.config_file.read_text(encoding="utf-8")),
     )
     write_text(run.report_file, page)
@@ -106,6 +114,29 @@ def _plan_table(plan: Plan) -> str:
         for table, placement in placed
     ]
     return _table(("table", "rows", "width", "MiB", "held by"), rows, numbers=(1, 2, 3))
+
+
+def _traffic(run: RunFolder) -> str:
+    """Returns the section about exchanges; nothing where there are none, as on one rank."""
+    if not run.traffic_file.is_file():
+        return ""
+    traffic = RunTraffic.parse(run.traffic_file.read_text(encoding="utf-8"))
+    if not traffic.exchanges:
+        return ""
+    rows = [_traffic_row(each.name, each.bytes_sent, _rounding(each), each.format) for each in traffic.exchanges]
+    rows.append(_traffic_row("together", traffic.bytes_sent, "", ""))
+    head = ("exchange", "KiB sent per step, mean", "most", "rounding", "format")
+    return TRAFFIC.format(table=_table(head, rows, numbers=(1, 2, 3)))
+
+
+def _traffic_row(name: str, bytes_sent: Sequence[float], rounding: str, wire: str) -> tuple[str, ...]:
+    mean = sum(bytes_sent) / len(bytes_sent)
+    return (name, f"{mean / 2**10:,.2f}", f"{max(bytes_sent) / 2**10:,.2f}", rounding, wire)
+
+
+def _rounding(exchange: ExchangeTraffic) -> str:
+    saturated = f", {exchange.num_saturated:,} saturated" if exchange.num_saturated else ""
+    return f"{exchange.max_relative_error:.2%}{saturated}" if exchange.format else ""
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Sequence[int]) -> str:

@@ -4,6 +4,7 @@
       config.yaml       the resolved configuration
       plan.json, .txt   which rank holds which table, for programs and for people
       metrics.jsonl     one JSON object per logged step and per evaluation
+      traffic.json      what each rank sends and receives in a step, and by how much narrower formats round
       train.log         what happened, with times
       tensorboard/      events
       checkpoints/      step-<8 digits>/
@@ -56,6 +57,7 @@ class RunFolder:
         self.plan_json_file = self.path / "plan.json"
         self.plan_text_file = self.path / "plan.txt"
         self.metrics_file = self.path / "metrics.jsonl"
+        self.traffic_file = self.path / "traffic.json"
         self.log_file = self.path / "train.log"
         self.tensorboard = self.path / "tensorboard"
         self.checkpoints = self.path / "checkpoints"

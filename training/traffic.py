@@ -10,7 +10,8 @@ reads when it wants to.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import tensorflow as tf
 
@@ -63,7 +64,7 @@ class Traffic:
         self._bytes: dict[str, tf.Variable] = {}
         self._errors: dict[str, tf.Variable] = {}
         self._saturated: dict[str, tf.Variable] = {}
-        self._left_out = Bytes()
+        self._left_out: dict[str, Bytes] = {}
         self.choices: dict[str, str] = {}
 
     def count(self, exchange: str, sent: tf.Tensor, received: tf.Tensor) -> None:
@@ -81,12 +82,12 @@ class Traffic:
         _variable(self._saturated, exchange, [], tf.int64).assign_add(num_elements, read_value=False)
 
     def read(self) -> dict[str, Bytes]:
-        """Returns the bytes of each exchange since the start, by its name."""
-        return {name: Bytes(*counter.numpy().tolist()) for name, counter in self._bytes.items()}
+        """Returns the bytes of each exchange, by its name, apart from those that were left out."""
+        return {name: count - self._left_out.get(name, Bytes()) for name, count in self._counts().items()}
 
     def total(self) -> Bytes:
-        """Returns the bytes of all exchanges since the start, apart from those that were left out."""
-        return self._sum() - self._left_out
+        """Returns the bytes of all exchanges, apart from those that were left out."""
+        return sum(self.read().values(), Bytes())
 
     def roundings(self) -> dict[str, Rounding]:
         """Returns what narrower formats did in each exchange that has one, by its name."""
@@ -98,17 +99,30 @@ class Traffic:
             found[name] = Rounding(max_error, max_relative_error, num_saturated)
         return found
 
+    def document(self) -> dict[str, Any]:
+        """Returns all of it as plain data, without exchanges that moved nothing."""
+        moved = {name: count for name, count in self.read().items() if count != Bytes()}
+        return {
+            "bytes": {name: [count.sent, count.received] for name, count in moved.items()},
+            "roundings": {name: asdict(rounding) for name, rounding in self.roundings().items()},
+            "choices": self.choices,
+        }
+
+    def restart(self) -> None:
+        """Leaves out all that was exchanged so far."""
+        self._left_out = self._counts()
+
     @contextmanager
     def left_out(self) -> Iterator[None]:
-        """What is exchanged meanwhile does not count in `total`: evaluations and checkpoints are no training step."""
-        before = self._sum()
+        """Leaves out what is exchanged meanwhile: evaluations and checkpoints are no training step."""
+        before = self.read()
         try:
             yield
         finally:
-            self._left_out += self._sum() - before
+            self._left_out = {name: count - before.get(name, Bytes()) for name, count in self._counts().items()}
 
-    def _sum(self) -> Bytes:
-        return sum(self.read().values(), Bytes())
+    def _counts(self) -> dict[str, Bytes]:
+        return {name: Bytes(*counter.numpy().tolist()) for name, counter in self._bytes.items()}
 
 
 def _variable(variables: dict[str, tf.Variable], name: str, shape: list[int], dtype: tf.DType) -> tf.Variable:

@@ -28,7 +28,9 @@ from rankhouse.training.observers import EvaluationMetrics, Observer, StepMetric
 from rankhouse.training.ranking_model import RankingModel
 from rankhouse.training.ranks import Ranks
 from rankhouse.training.run_folder import Result, RunFolder
+from rankhouse.training.run_traffic import RunTraffic
 from rankhouse.training.stop import StopRequest
+from rankhouse.training.traffic import Traffic
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +77,7 @@ class Trainer:
         self.evaluator = Evaluator(self.model, valid_loader, ranks=ranks)
         self.num_steps = self.config.training.num_steps(self.loader.num_rows)
         self.position = self._restore()
+        self._first_step = self.position.step
 
     def train(self, observers: Sequence[Observer], *, stop: StopRequest) -> Result | None:
         """Does the steps that are left.
@@ -91,7 +94,8 @@ class Trainer:
         """
         settings, position = self.config.training, self.position
         train_step = make_train_step(self.model)
-        window = StepWindow(position)
+        self.ranks.traffic.restart()
+        window = StepWindow(position, self.ranks.traffic)
         with closing(self._batches()) as batches:
             for batch, num_samples in batches:
                 loss, num_stopping = train_step(batch, num_samples, bool(stop))
@@ -118,6 +122,11 @@ class Trainer:
             valid_loss=evaluation.valid_loss,
         )
 
+    def collect_traffic(self) -> RunTraffic:
+        """Returns what has travelled between all ranks for the steps that were done here; collective."""
+        documents = self.ranks.exchange_json(self.ranks.traffic.document(), name="traffic")
+        return RunTraffic.of_ranks(documents, num_steps=self.position.step - self._first_step)
+
     def _batches(self) -> Generator[tuple[Batch, int], None, None]:
         """Yields this rank's part of each batch that is left, and the samples of that batch over all ranks."""
         loader, batch_size = self.loader, self.config.training.batch_size
@@ -131,7 +140,8 @@ class Trainer:
             observer.record_steps(metrics)
 
     def _evaluate(self, observers: Sequence[Observer]) -> EvaluationMetrics:
-        metrics = self.evaluator.evaluate(self.position.step)
+        with self.ranks.traffic.left_out():
+            metrics = self.evaluator.evaluate(self.position.step)
         auc = "undefined, as all labels are the same" if metrics.auc is None else f"{metrics.auc:.5f}"
         log.info("step %d: AUC %s, held-out loss %.5f", metrics.step, auc, metrics.valid_loss)
         for observer in observers:
@@ -155,15 +165,16 @@ class Trainer:
 
     def _save(self) -> None:
         start = time.perf_counter()
-        folder = save_checkpoint(
-            self.run.checkpoints,
-            self.model.state,
-            ranks=self.ranks,
-            step=self.position.step,
-            document={"position": asdict(self.position), "order": self._order(), EVENT_TIME: self.event_time},
-            fit=self.fit,
-            keep=self.config.training.keep_checkpoints,
-        )
+        with self.ranks.traffic.left_out():
+            folder = save_checkpoint(
+                self.run.checkpoints,
+                self.model.state,
+                ranks=self.ranks,
+                step=self.position.step,
+                document={"position": asdict(self.position), "order": self._order(), EVENT_TIME: self.event_time},
+                fit=self.fit,
+                keep=self.config.training.keep_checkpoints,
+            )
         log.info("step %d: saved %s in %.1f s", self.position.step, folder, time.perf_counter() - start)
 
     def _restore(self) -> Position:
@@ -206,8 +217,9 @@ class Trainer:
 class StepWindow:
     """Counts the steps: the position moves with each, and the metrics are of those since the last metrics."""
 
-    def __init__(self, position: Position) -> None:
+    def __init__(self, position: Position, traffic: Traffic) -> None:
         self._position = position
+        self._traffic = traffic
         self._clear()
         self.continue_clock()
 
@@ -226,6 +238,7 @@ class StepWindow:
         self._position.num_samples += num_samples
         self._position.seconds += seconds
         self._seconds += seconds
+        self._num_steps += 1
         self._num_samples += num_samples
         self._loss += loss * num_samples
         if not math.isfinite(loss):
@@ -233,18 +246,22 @@ class StepWindow:
 
     def metrics(self, num_rows: int) -> StepMetrics:
         """Returns the metrics of the steps since the last metrics; an epoch has `num_rows` samples."""
+        traffic = self._traffic.total()
         metrics = StepMetrics(
             step=self._position.step,
             epoch=self._position.num_samples / num_rows,
             loss=self._loss / self._num_samples,
             samples_per_second=self._num_samples / self._seconds,
             seconds=self._position.seconds,
+            bytes_sent=(traffic.sent - self._bytes.sent) / self._num_steps,
+            bytes_received=(traffic.received - self._bytes.received) / self._num_steps,
         )
         self._clear()
         return metrics
 
     def _clear(self) -> None:
-        self._loss, self._num_samples, self._seconds = 0.0, 0, 0.0
+        self._loss, self._num_steps, self._num_samples, self._seconds = 0.0, 0, 0, 0.0
+        self._bytes = self._traffic.total()
 
 
 def make_train_step(model: RankingModel) -> Callable[[Batch, int, bool], tuple[float, float]]:

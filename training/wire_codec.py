@@ -57,7 +57,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class RoundingErrors:
-    """By how much a message's formats round it. All are tensors [].
+    """By how much a message's formats round it. All are tensors []. A row that a format cannot hold is lost wholly.
 
     Attributes:
         max_error: The largest absolute error of a finite element, float32.
@@ -119,7 +119,7 @@ def measure(message_T: tf.Tensor, segments: Sequence[Segment]) -> RoundingErrors
         largest = tf.reduce_max(tf.abs(rows), axis=1)
         measured = tf.logical_and(tf.reduce_all(tf.math.is_finite(rows), axis=1), largest > 0)
         errors = tf.abs(_decode_rows(_encode_rows(rows, run.dtype), run.dtype) - rows)
-        errors = tf.reduce_max(tf.where(tf.math.is_finite(errors), errors, float("inf")), axis=1)
+        errors = tf.reduce_max(tf.where(tf.math.is_finite(errors), errors, tf.abs(rows)), axis=1)
         errors, largest = tf.boolean_mask(errors, measured), tf.boolean_mask(largest, measured)
         # The least number is for an empty message, whose maximum it is.
         found.append(

@@ -72,7 +72,11 @@ def _do_steps(run: RunFolder, ranks: Ranks, stop: StopRequest, console: Console)
     log.info("%s", _story(run, trainer))
     with _observers(run, trainer, console) as observers:
         result = trainer.train(observers, stop=stop)
+    traffic = trainer.collect_traffic()
+    if traffic.exchanges:
+        log.info("%s", traffic.explain())
     if ranks.rank == 0:
+        write_text(run.traffic_file, traffic.to_json())
         if result is not None:
             run.write_result(result)
         write_report(run)

@@ -19,6 +19,7 @@ from rankhouse.training.config import Config, DataConfig, load_recipe
 from rankhouse.training.errors import LaunchError
 from rankhouse.training.launch import check_hosts, launch
 from rankhouse.training.run_folder import RunFolder
+from rankhouse.training.run_traffic import RunTraffic
 from rankhouse.training.stop import STOPPED
 from tests.training.test_trainer import assert_same_bits, weights
 from tests.training.tiny_dataset import write_tiny_dataset
@@ -111,6 +112,20 @@ def assert_close(first: RunFolder, second: RunFolder) -> None:
     assert expected.keys() == found.keys()
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-3, atol=1e-4, err_msg=name)
+
+
+def test_every_byte_between_two_ranks_is_reported(on_one_rank: RunFolder, on_two_ranks: RunFolder) -> None:
+    """What one sends the other receives; evaluations and checkpoints, which travel under other names too, are none."""
+    traffic = RunTraffic.parse(on_two_ranks.traffic_file.read_text())
+    names = {each.name for each in traffic.exchanges}
+    assert names == {"embedding_ids", "embedding_rows", "embedding_rows_gradient", "embedding_gradients"}
+    for each in traffic.exchanges:
+        assert each.bytes_sent == pytest.approx(each.bytes_received[::-1]), each.name
+    assert traffic.explain() in on_two_ranks.log_file.read_text()
+    steps = [line for line in on_two_ranks.metrics() if "loss" in line]
+    assert all(line["bytes_sent"] > 0 and line["bytes_received"] > 0 for line in steps)
+    assert RunTraffic.parse(on_one_rank.traffic_file.read_text()).exchanges == ()
+    assert {line["bytes_sent"] for line in on_one_rank.metrics() if "loss" in line} == {0.0}
 
 
 def test_two_ranks_equal_one(on_one_rank: RunFolder, on_two_ranks: RunFolder) -> None:

@@ -13,7 +13,15 @@ from rankhouse.training.run_folder import RunFolder
 
 
 def steps(step: int, *, loss: float = 0.5) -> StepMetrics:
-    return StepMetrics(step=step, epoch=0.5, loss=loss, samples_per_second=12345.6, seconds=1.0)
+    return StepMetrics(
+        step=step,
+        epoch=0.5,
+        loss=loss,
+        samples_per_second=12345.6,
+        seconds=1.0,
+        bytes_sent=8192.0,
+        bytes_received=4096.0,
+    )
 
 
 EVALUATION = EvaluationMetrics(step=2, auc=0.75, valid_loss=0.6, evaluation_seconds=0.1)
@@ -59,6 +67,8 @@ def test_tensorboard_reads_the_events(run: RunFolder) -> None:
     assert values == {
         (1, "train/loss"),
         (1, "train/samples_per_second"),
+        (1, "wire/bytes_sent"),
+        (1, "wire/bytes_received"),
         (2, "valid/loss"),
         (2, "valid/auc"),
     }

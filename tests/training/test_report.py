@@ -10,6 +10,7 @@ from rankhouse.training.config import Config
 from rankhouse.training.plan import TableSpec, make_plan
 from rankhouse.training.report import write_report
 from rankhouse.training.run_folder import Result, RunFolder
+from rankhouse.training.run_traffic import ExchangeTraffic, RunTraffic
 
 METRICS = (
     {"step": 1, "epoch": 0.5, "loss": 0.7, "samples_per_second": 100.0, "seconds": 0.1},
@@ -52,6 +53,28 @@ def test_every_plot_is_an_image_with_its_units(run: RunFolder) -> None:
     for svg, label in zip(found, ("(nats)", "AUC", "samples/s", "MiB"), strict=True):
         ElementTree.fromstring(svg)
         assert label in svg
+
+
+def test_what_travels_is_shown_for_each_exchange_and_together(run: RunFolder) -> None:
+    assert "What travels" not in write(run, *METRICS)
+    exchanges = (
+        ExchangeTraffic(
+            name="rows",
+            bytes_sent=(2048.0, 4096.0),
+            bytes_received=(4096.0, 2048.0),
+            format="rows travel as float16: <fine>",
+            max_relative_error=0.0004,
+            num_saturated=1234,
+        ),
+        ExchangeTraffic(name="ids", bytes_sent=(1024.0, 0.0), bytes_received=(0.0, 1024.0)),
+    )
+    run.traffic_file.write_text(RunTraffic(10, exchanges).to_json())
+    page = write(run, *METRICS)
+    assert re.search(r"rows</td>.*3\.00.*4\.00.*0\.04%, 1,234 saturated.*float16: &lt;fine&gt;", page)
+    assert re.search(r"ids</td>.*0\.50.*1\.00.*<td class=\"number\"></td><td></td>", page)
+    assert re.search(r"together</td>.*3\.50.*4\.00", page)
+    run.traffic_file.write_text(RunTraffic(10, ()).to_json())
+    assert "What travels" not in write(run, *METRICS)
 
 
 def test_the_page_needs_nothing_from_elsewhere(run: RunFolder) -> None:

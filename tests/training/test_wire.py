@@ -10,14 +10,19 @@ from numpy.typing import NDArray
 from rankhouse.kernels.reference.rows import dequantize_rows, quantize_rows
 from rankhouse.training.ranks import Ranks
 from rankhouse.training.wire import RowExchange, Rows
-from rankhouse.training.wire_format import WireFormat, row_bytes
+from rankhouse.training.wire_format import WireDtype, WireFormat, row_bytes
 from tests.training.launching import run_on_ranks
 
 # What rank r sends to rank s: rows of width 3, then rows of width 5. Rank 1 sends itself nothing.
 COUNTS = [[(4, 2), (3, 1)], [(5, 0), (0, 0)]]
 WIDTHS = (3, 5)
 # Forward and backward.
-FORMATS = [("float32", "float32"), ("bfloat16", "int8"), ("float16", "bfloat16"), ("int8", "float16")]
+FORMATS: list[tuple[WireDtype, WireDtype]] = [
+    ("float32", "float32"),
+    ("bfloat16", "int8"),
+    ("float16", "bfloat16"),
+    ("int8", "float16"),
+]
 
 
 def part(rank: int, to: int, *, scale: float = 1.0) -> list[NDArray[np.float32]]:
