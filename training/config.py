@@ -80,6 +80,9 @@ class TrainingConfig:
         eval_every_steps: Steps between two evaluations of the AUC; 0 evaluates only at the end.
         checkpoint_every_steps: Steps between two checkpoints; 0 saves only at the end.
         keep_checkpoints: Newest checkpoints that stay on disk.
+        checkpoint_memory_share: How much of the machine's free memory copies of the tables may take, from 0 to 1: of
+            what fits, training waits for the copy alone, and the checkpoint is written while it goes on. 0 waits for
+            all that is written.
         continue_from: Folder of the checkpoint, of another run, from which this one goes on; empty is none.
         precision: What the dense layers multiply in: "mixed_bfloat16" is about twice as fast where the processor has
             such products (AMX, AVX512-BF16, tensor cores). Weights, sums and what is exported are float32 either way.
@@ -93,6 +96,7 @@ class TrainingConfig:
     eval_every_steps: int = 1000
     checkpoint_every_steps: int = 1000
     keep_checkpoints: int = 2
+    checkpoint_memory_share: float = 0.5
     continue_from: str = ""
     precision: Literal["float32", "mixed_bfloat16"] = "float32"
 
@@ -106,6 +110,8 @@ class TrainingConfig:
             _check(getattr(self, name) >= 1, f"training.{name}", getattr(self, name), "at least 1")
         for name in ("max_steps", "seed", "eval_every_steps", "checkpoint_every_steps"):
             _check(getattr(self, name) >= 0, f"training.{name}", getattr(self, name), "at least 0")
+        share = self.checkpoint_memory_share
+        _check(0 <= share <= 1, "training.checkpoint_memory_share", share, "a number from 0 to 1")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -45,6 +45,11 @@ class Ranks:
         self.traffic = Traffic()
         self._horovod = horovod
 
+    @property
+    def local_size(self) -> int:
+        """How many of the ranks share this machine. Not collective."""
+        return int(self._horovod.local_size()) if self._horovod is not None else 1
+
     @classmethod
     def init(cls) -> "Ranks":
         """Joins the ranks that the launcher started, or makes a group of one where there is no launcher.

@@ -1,22 +1,23 @@
 """The training loop.
 
-All ranks run this same code. What one rank alone knows (its loss, that it was told to stop) travels with the gradients,
-so all ranks do the same after the same step.
+All ranks run this same code. What one rank alone knows (its loss, that it was told to stop, that it could not write a
+checkpoint) travels with the gradients, so all ranks do the same after the same step.
 """
 
 import logging
 import math
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import tensorflow as tf
 
 from rankhouse.embedding_cache.format.version_record import EVENT_TIME
-from rankhouse.training.checkpoint import continue_checkpoint, load_checkpoint, save_checkpoint
+from rankhouse.training.checkpoint import continue_checkpoint, load_checkpoint
 from rankhouse.training.checkpoint_files import Checkpoint
+from rankhouse.training.checkpoint_saver import CheckpointSaver
 from rankhouse.training.clipping import clipping_scale, owned_squared_norm
 from rankhouse.training.continuation import check_continues, check_same_fit, newest_event_learnt
 from rankhouse.training.data.loader import BatchLoader
@@ -78,6 +79,13 @@ class Trainer:
         self.num_steps = self.config.training.num_steps(self.loader.num_rows)
         self.position = self._restore()
         self._first_step = self.position.step
+        self._saver = CheckpointSaver(
+            run.checkpoints,
+            self.model.state,
+            ranks=ranks,
+            keep=self.config.training.keep_checkpoints,
+            memory_share=self.config.training.checkpoint_memory_share,
+        )
 
     def train(self, observers: Sequence[Observer], *, stop: StopRequest) -> Result | None:
         """Does the steps that are left.
@@ -91,22 +99,26 @@ class Trainer:
 
         Raises:
             DivergedError: The loss is no longer a number.
+            CheckpointError: A checkpoint could not be saved; also of one that was written meanwhile, after the next
+                step.
         """
         settings, position = self.config.training, self.position
         train_step = make_train_step(self.model)
         self.ranks.traffic.restart()
         window = StepWindow(position, self.ranks.traffic)
-        with closing(self._batches()) as batches:
+        with closing(self._saver), closing(self._batches()) as batches:
             for batch, num_samples in batches:
-                loss, num_stopping = train_step(batch, num_samples, bool(stop))
-                window.add(loss, num_samples)
-                leaving = num_stopping > 0 or position.step == self.num_steps
+                news = train_step(batch, num_samples, bool(stop), self._saver.has_failed)
+                window.add(news.loss, num_samples)
+                if news.num_failed:
+                    self._saver.wait()
+                leaving = news.num_stopping > 0 or position.step == self.num_steps
                 if leaving or position.step % settings.log_every_steps == 0:
                     self._report(window.metrics(self.loader.num_rows), observers)
                 if not leaving and _due(position.step, settings.eval_every_steps):
                     self._evaluate(observers)
                 if leaving or _due(position.step, settings.checkpoint_every_steps):
-                    self._save()
+                    self._save(in_background=not leaving)
                 if leaving:
                     break
                 window.continue_clock()
@@ -163,19 +175,17 @@ class Trainer:
             raise DatasetError(f"the split {split!r} of {self.dataset.path} has no rows; expected at least one")
         return loader
 
-    def _save(self) -> None:
+    def _save(self, *, in_background: bool) -> None:
         start = time.perf_counter()
         with self.ranks.traffic.left_out():
-            folder = save_checkpoint(
-                self.run.checkpoints,
-                self.model.state,
-                ranks=self.ranks,
+            folder = self._saver.save(
                 step=self.position.step,
                 document={"position": asdict(self.position), "order": self._order(), EVENT_TIME: self.event_time},
                 fit=self.fit,
-                keep=self.config.training.keep_checkpoints,
+                in_background=in_background,
             )
-        log.info("step %d: saved %s in %.1f s", self.position.step, folder, time.perf_counter() - start)
+        seconds = time.perf_counter() - start
+        log.info("step %d: saving %s took training %.2f s", self.position.step, folder, seconds)
 
     def _restore(self) -> Position:
         latest = self.run.latest_checkpoint
@@ -264,21 +274,45 @@ class StepWindow:
         self._bytes = self._traffic.total()
 
 
-def make_train_step(model: RankingModel) -> Callable[[Batch, int, bool], tuple[float, float]]:
-    """Returns a function that does one step. Collective.
+class StepNews(NamedTuple):
+    """What all ranks know after a step.
 
-    It takes this rank's part of a batch, the samples of the batch over all ranks, and whether this rank was told to
-    stop; it returns the batch's mean loss and how many ranks were told to stop, the same on all ranks.
+    Attributes:
+        loss: The mean over the batch of all ranks.
+        num_stopping: How many ranks were told to stop.
+        num_failed: On how many ranks the checkpoint that is being written has failed.
     """
+
+    loss: float
+    num_stopping: float
+    num_failed: float
+
+
+class TrainStep(Protocol):
+    """Does one step; collective."""
+
+    def __call__(self, batch: Batch, num_samples: int, stop: bool, save_failed: bool = False) -> StepNews:
+        """Takes this rank's part of a batch, the samples of the batch over all ranks, and what this rank knows."""
+
+
+def make_train_step(model: RankingModel) -> TrainStep:
+    """Returns the function that does a step of a model; collective."""
     variables = model.optimizer.variables
-    # Stands in the sum of the gradients for what else the ranks tell each other: [loss, told to stop, squared norm of
-    # the gradients that only this rank has].
-    news_slot = tf.Variable(tf.zeros([3]), trainable=False)
+    # Stands in the sum of the gradients for what else the ranks tell each other: [loss, told to stop, could not save,
+    # squared norm of the gradients that only this rank has].
+    news_slot = tf.Variable(tf.zeros([4]), trainable=False)
     scalar = tf.TensorSpec([], tf.float32)
 
-    @tf.function(input_signature=(*model.batch_signature, scalar, scalar), autograph=False)  # type: ignore[untyped-decorator]
+    flags = tf.TensorSpec([2], tf.float32)  # Told to stop, could not save.
+
+    @tf.function(input_signature=(*model.batch_signature, scalar, flags), autograph=False)  # type: ignore[untyped-decorator]
     def step(
-        dense: tf.Tensor, ids: tf.Tensor, lengths: tf.Tensor, labels: tf.Tensor, num_samples: tf.Tensor, stop: tf.Tensor
+        dense: tf.Tensor,
+        ids: tf.Tensor,
+        lengths: tf.Tensor,
+        labels: tf.Tensor,
+        num_samples: tf.Tensor,
+        flags: tf.Tensor,
     ) -> tf.Tensor:
         with tf.GradientTape() as tape:
             logits = model.logits(dense, ids, lengths)
@@ -286,22 +320,22 @@ def make_train_step(model: RankingModel) -> Callable[[Batch, int, bool], tuple[f
             loss = tf.reduce_sum(losses) / num_samples
         gradients = tape.gradient(loss, variables)
         owned = owned_squared_norm(model.embedding, gradients, variables) if model.clip_norm else 0.0
-        news = tf.stack([loss, stop, owned])
+        news = tf.concat([loss[tf.newaxis], flags, tf.reshape(owned, [1])], axis=0)
         *gradients, news = model.embedding.sum_gradients([*gradients, news], [*variables, news_slot])
         scale = None
         if model.clip_norm:
             scale = clipping_scale(
-                model.embedding, gradients, variables, owned_squared_norm=news[2], clip_norm=model.clip_norm
+                model.embedding, gradients, variables, owned_squared_norm=news[3], clip_norm=model.clip_norm
             )
         model.optimizer.apply_gradients(zip(gradients, variables, strict=True), gradient_scale=scale)
-        return news[:2]
+        return news[:3]
 
     step.get_concrete_function()  # Traces now, so that the first step takes no longer than the others.
 
-    def train_step(batch: Batch, num_samples: int, stop: bool) -> tuple[float, float]:
-        news = step(batch.dense, batch.ids, batch.lengths, batch.labels, float(num_samples), float(stop))
-        loss, num_stopping = news.numpy().tolist()
-        return loss, num_stopping
+    def train_step(batch: Batch, num_samples: int, stop: bool, save_failed: bool = False) -> StepNews:
+        flags = (float(stop), float(save_failed))
+        news = step(batch.dense, batch.ids, batch.lengths, batch.labels, float(num_samples), flags)
+        return StepNews(*news.numpy().tolist())
 
     return train_step
 

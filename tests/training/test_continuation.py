@@ -147,8 +147,9 @@ def test_a_stopped_run_that_continues_another_resumes(
 def test_a_killed_run_that_continues_another_resumes(
     tmp_path: Path, parent: RunFolder, child: RunFolder, today: Path, step: int
 ) -> None:
-    """The process kills itself after a step, before or after its first checkpoint."""
-    run = new_run(tmp_path / "run", data=today, source=parent.path)
+    """The process kills itself after a step, before or after its first checkpoint, which is waited for."""
+    settings = ["training.checkpoint_memory_share=0"]
+    run = new_run(tmp_path / "run", data=today, source=parent.path, settings=settings)
     code = f"""
 import os, signal
 from rankhouse.training.ranks import Ranks

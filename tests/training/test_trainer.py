@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rankhouse.training import checkpoint_part
 from rankhouse.training.checkpoint_files import Checkpoint
 from rankhouse.training.config import load_recipe, override
 from rankhouse.training.errors import CheckpointError, DatasetError, DivergedError, ModelError, RunFolderError
@@ -157,6 +158,23 @@ def test_a_run_that_died_goes_on_from_its_last_checkpoint(tmp_path: Path, datase
     assert Trainer(run, ranks=Ranks(0, 1)).position.step == 7
     train(run)
     assert_same_bits(finished, run)
+
+
+def test_a_checkpoint_that_cannot_be_written_ends_the_run(
+    tmp_path: Path, dataset: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(tmp_path / "run", dataset)
+    write = checkpoint_part._write_content
+
+    def write_or_fail(path: Path, *arguments: object) -> object:
+        if "step-00000014" in str(path):
+            raise OSError(28, "No space left on device")
+        return write(path, *arguments)
+
+    monkeypatch.setattr(checkpoint_part, "_write_content", write_or_fail)
+    with pytest.raises(CheckpointError, match=r"step-00000014: could not be saved: .*No space left on device"):
+        train(run)
+    assert Checkpoint.open(run.latest_checkpoint).step == 7
 
 
 def test_a_finished_run_can_train_on(tmp_path: Path, dataset: Path, finished: RunFolder) -> None:
