@@ -28,6 +28,7 @@ _COLORS = {
     "stable": "green",
     "candidate": "cyan",
     "quarantined": "red",
+    "taken_back": "yellow",
     "failed": "red",
     "loaded": "green",
 }
@@ -36,29 +37,31 @@ _NUMBERS = {"weight", "stable", "candidate", "compared", "limit", "n", "size", "
 
 def rollout_panel(rollout: "RolloutView") -> Group:
     """A rollout: what it is, its steps, and how its candidates compare with the stable version."""
+    is_active = rollout.finished_at is None
     lines: list[RenderableType] = [
         f"[bold]{rollout.id}[/] is {_colored(rollout.status)}"
         + (f" ({rollout.pause_cause})" if rollout.pause_cause else "")
-        + f": {', '.join(f'{arm.version} {arm.weight:g} %' for arm in rollout.arms)}",
+        + f": {', '.join(arm.version + (f' {arm.weight:g} %' if is_active else '') for arm in rollout.arms)}",
         f"[dim]started by {escape(rollout.created_by)} at {when(rollout.created_at)}"
         + (f": {escape(rollout.reason)}" if rollout.reason else "")
         + "[/]",
     ]
     if rollout.waits_for:
         lines.append(escape(rollout.waits_for))
-    lines += ["", steps_table(rollout.spec["steps"], now=rollout.step if rollout.started_at else None)]
+    num_done = len(rollout.spec["steps"]) if rollout.status == "promoted" else rollout.step
+    lines += ["", steps_table(rollout.spec["steps"], num_done=num_done, has_now=bool(rollout.started_at) and is_active)]
     for arm in rollout.arms:
         if arm.verdict is not None:
             lines += ["", _verdict_line(arm.version, arm.verdict), verdict_table(arm.verdict)]
     return Group(*lines)
 
 
-def steps_table(steps: Sequence[Mapping[str, Any]], *, now: int | None = None) -> Table:
-    """Steps as their YAML says them; the one of now is marked."""
+def steps_table(steps: Sequence[Mapping[str, Any]], *, num_done: int = 0, has_now: bool = False) -> Table:
+    """Steps as their YAML says them, from 1 on; those that are done are marked, and the one after them if it is now."""
     table = _table("", "step", "weight", "ends")
     for number, step in enumerate(steps):
-        mark = "" if now is None or number > now else "[green]done[/]" if number < now else "[bold cyan]now[/]"
-        table.add_row(mark, str(number), f"{step['weight']:g} %", _end_of(step))
+        mark = "[green]done[/]" if number < num_done else "[bold cyan]now[/]" if has_now and number == num_done else ""
+        table.add_row(mark, str(number + 1), f"{step['weight']:g} %", _end_of(step))
     return table
 
 
@@ -90,7 +93,7 @@ def rollouts_table(rollouts: Sequence["RolloutView"]) -> Table:
             _colored(each.status),
             ", ".join(arm.version for arm in each.arms),
             f"{each.step + 1}/{each.num_steps}",
-            f"{sum(arm.weight for arm in each.arms):g} %",
+            f"{sum(arm.weight for arm in each.arms):g} %" if each.finished_at is None else "",
             when(each.created_at),
             escape(each.created_by),
             escape(each.reason),

@@ -28,10 +28,11 @@ class VersionView(msgspec.Struct, frozen=True):
     role: Annotated[
         str,
         Meta(
-            description="`stable`, `candidate`, `previous`, `quarantined`, `failed`, `preparing`, `loaded` or `stored`."
+            description="`stable`, `candidate`, `previous`, `quarantined`, `failed`, `preparing`, `taken_back`, "
+            "`loaded` or `stored`."
         ),
     ]
-    reason: Annotated[str, Meta(description="Why it is quarantined or failed.")]
+    reason: Annotated[str, Meta(description="Why it is quarantined, failed or taken back.")]
     weight: Annotated[float, Meta(description="Percent of the request keys that it answers.")]
     replicas: list[VersionOnReplica]
     stored: Annotated[CatalogEntry | None, Meta(description="What the version store says; null if it has no such.")]
@@ -187,8 +188,11 @@ def _version_view(
     name: str, state: ModelState, replicas: Sequence[ReplicaReport], stored: CatalogEntry | None, weight: float
 ) -> VersionView:
     on = [_on_replica(name, report) for report in replicas]
+    role = _role(name, state, on)
     reason = state.quarantined.get(name) or next((each.detail for each in on if each.state == "failed"), "")
-    return VersionView(name, _role(name, state, on), reason, weight, on, stored)
+    if role == "taken_back":
+        reason = "it or a later one was rolled back, so refresh never admits it; a rollout of it may be started"
+    return VersionView(name, role, reason, weight, on, stored)
 
 
 def _role(name: str, state: ModelState, on: Sequence[VersionOnReplica]) -> str:
@@ -201,7 +205,13 @@ def _role(name: str, state: ModelState, on: Sequence[VersionOnReplica]) -> str:
     if name in state.previous:
         return "previous"
     states = {each.state for each in on}
+    if not states & {"failed", "preparing"} and _was_taken_back(name, state):
+        return "taken_back"
     return next((one for one in ("failed", "preparing", "loaded") if one in states), "stored")
+
+
+def _was_taken_back(name: str, state: ModelState) -> bool:
+    return state.stable is not None and number_of(state.stable) < number_of(name) <= state.floor
 
 
 def _on_replica(name: str, report: ReplicaReport) -> VersionOnReplica:

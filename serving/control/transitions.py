@@ -496,4 +496,5 @@ def _check_percent(percent: float, what: str, *, most: float) -> None:
 
 
 def _described_policy(policy: RefreshPolicy) -> str:
-    return f"{policy.admit}, keeps {policy.keep_loaded_bytes} bytes" + (", held" if policy.is_held else "")
+    held = ", held" if policy.is_held else ""
+    return f"{policy.admit}, keeps {policy.keep_loaded_bytes / 2**30:.3g} GiB loaded{held}"

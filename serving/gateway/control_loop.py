@@ -78,7 +78,8 @@ class ControlLoop:
         self._stale_since: float | None = None
         self._published: dict[SummaryKey, bytes] = {}
         self._troubles: dict[str, str] = {}
-        self._is_news = asyncio.Event()
+        self._is_due = asyncio.Event()  # Something is to be told at once.
+        self._is_news = False  # And it is that other versions are loaded.
         self._tasks: list[asyncio.Task[None]] = []
         self._creating: asyncio.Task[None] | None = None
         self._watcher = StateWatcher(store, self._model, on_state=self._on_state, on_lost=self._on_lost)
@@ -121,7 +122,8 @@ class ControlLoop:
 
     def _versions_changed(self) -> None:
         self.update()
-        self._is_news.set()  # A new version may wait for nothing but this replica's word.
+        self._is_news = True  # A new version may wait for nothing but this replica's word.
+        self._is_due.set()
 
     def update(self) -> None:
         """Makes the routes anew, of the state as it is known and of what is loaded."""
@@ -146,6 +148,7 @@ class ControlLoop:
         self._stored, self._stale_since, self._scorer.control, self._is_settled = stored, None, "", True
         self._versions.follow(stored.state)
         self.update()
+        self._is_due.set()  # Nobody should have to wonder for a second whether this replica follows.
 
     async def _create(self, state: ModelState) -> None:
         """Writes a state, as often as it takes: a store that can be read may be full."""
@@ -170,8 +173,8 @@ class ControlLoop:
 
     async def _keep_telling(self) -> None:
         while True:
-            is_news = self._is_news.is_set()
-            self._is_news.clear()
+            is_news, self._is_news = self._is_news, False
+            self._is_due.clear()
             await self._try("its report", self._report)
             if is_news:
                 self.on_news()
@@ -179,7 +182,7 @@ class ControlLoop:
             await self._publish()
             await self._try("feedback", self._feedback.write)
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._is_news.wait(), _SECONDS)
+                await asyncio.wait_for(self._is_due.wait(), _SECONDS)
 
     async def _report(self) -> None:
         more = self._versions.report()

@@ -7,7 +7,7 @@ from datetime import datetime
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 
 from rankhouse.embedding_cache.format.version import Version
-from rankhouse.embedding_cache.format.version_record import EVENT_TIME
+from rankhouse.embedding_cache.format.version_record import EVENT_TIME, sequence_of
 
 _SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 3 * 3600, 6 * 3600, 86400, 7 * 86400)
 
@@ -32,6 +32,7 @@ class Freshness:
         )
         self._age = age
         self._last: dict[str, float] = {}
+        self._newest = 0  # The highest number of a version that was measured.
         self._since_event = histogram.labels(model, "event")
         self._since_export = histogram.labels(model, "export")
         Gauge(
@@ -42,7 +43,14 @@ class Freshness:
         ).labels(model).set_function(age)
 
     def observe(self, version: Version, *, now: float) -> None:
-        """Takes note that a version can be served from now on (unix seconds)."""
+        """Takes note that a version can be served from now on (unix seconds).
+
+        One that is no newer than another that was noted is none of the store's news: it was here before, and comes
+        back, or was passed over.
+        """
+        if sequence_of(version.name) <= self._newest:
+            return
+        self._newest = sequence_of(version.name)
         since_export = max(0.0, now - version.created_at.timestamp())
         self._since_export.observe(since_export)
         self._last = {"last_since_export_seconds": since_export}

@@ -66,7 +66,7 @@ def test_start_says_what_will_happen_and_does_it(admin: RunningAdmin, spec: Path
     assert "no rollout yet" in ok(admin, "list")
     output = ok(admin, "start", spec, "-m", "new features")
     assert "begins when all replicas have loaded it" in output
-    assert re.search(r"0\s+5 %\s+when its analysis passes, which has 1 h", output)
+    assert re.search(r"1\s+5 %\s+when its analysis passes, which has 1 h", output)
     assert "a failure rolls back; without an outcome it pauses" in output
     assert "r000001 is pending" in output
     assert re.search(r"r000001\s+pending\s+000002-bbbbbbbb\s+1/3\s+0 %.*first-key\s+new features", ok(admin, "list"))
@@ -94,7 +94,7 @@ def test_show_has_steps_and_the_verdict_with_its_interval(admin: RunningAdmin, s
         conduct(1e9 + 1)
     output = ok(admin, "show")
     assert "r000001 is progressing: 000002-bbbbbbbb 5 %" in output
-    assert re.search(r"now\s+0\s+5 %", output)
+    assert re.search(r"now\s+1\s+5 %", output)
     assert "000002-bbbbbbbb against stable: running" in output
     assert re.search(r"error_rate\s+0\s+0\.0125\s+difference 0\.0125\s+\S+ … \S+\s+≤ 0\.02\s+80", output)
     verdict = json.loads(ok(admin, "verdict"))

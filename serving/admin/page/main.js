@@ -126,7 +126,8 @@ async function poll() {
     if (mine !== session) return;
     if (!(error instanceof Problem || error instanceof Unreachable)) throw error;
     if (error.status === 401) {
-      signOut(`The gateway does not take the key: ${error.message}.`);
+      const [what] = error.message.split(";"); // What follows is for programs: the header to send.
+      signOut(`The gateway does not take the key: ${what}. Paste the key itself, not the name of its file.`);
       return;
     }
     if (error.status === 403) desk.caller = null; // Its role has changed.

@@ -99,6 +99,13 @@ function tierRow(version, counts) {
   };
 }
 
+// What replicas say of freshness, in words.
+const SAID = {
+  last_since_export_seconds: "last new version, from export to loaded",
+  last_since_event_seconds: "last new version, from its newest event to loaded",
+  served_age_seconds: "age of what it serves",
+};
+
 /** Shows how old what is served is, and how long the last versions were under way. */
 export function showFreshness(place, overview) {
   const stable = overview.versions.find((each) => each.name === overview.stable);
@@ -106,6 +113,7 @@ export function showFreshness(place, overview) {
     .filter((event) => (event.kind === "admitted" || event.kind === "promoted") && event.version)
     .map((event) => ({ event, stored: overview.versions.find((each) => each.name === event.version)?.stored }))
     .filter(({ stored }) => stored?.created_at)
+    .filter(({ event }, index, all) => all.findLastIndex((each) => each.event.version === event.version) === index)
     .map(({ event, stored }) => ({
       version: event.version,
       kind: event.kind,
@@ -133,7 +141,7 @@ function freshness({ name, exported, event, under, said }) {
   if (event !== null) lines.push(["Its newest training event happened", ago(event)]);
   for (const [replica, what, value] of said)
     lines.push([
-      `${replica}: ${what.replaceAll("_", " ").replace(/ seconds$/, "")}`,
+      `${replica}: ${SAID[what] ?? what.replaceAll("_", " ").replace(/ seconds$/, "")}`,
       what.endsWith("seconds") ? duration(value) : String(value),
     ]);
   if (!lines.length && !under.length)

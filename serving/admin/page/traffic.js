@@ -211,6 +211,7 @@ function axisTime(at, span) {
   const date = new Date(at * 1000);
   const day = { month: "short", day: "numeric" };
   const time = { hour: "2-digit", minute: "2-digit", hour12: false };
+  if (span < 1200) time.second = "2-digit"; // Else neighbours would show the same minute.
   if (span > 3 * 86400) return date.toLocaleDateString([], day);
   return span > 43200
     ? `${date.toLocaleDateString([], day)} ${date.toLocaleTimeString([], time)}`

@@ -10,12 +10,14 @@ const ROLES = {
   stable: ["good", "stable", "✓"],
   candidate: ["info", "candidate", "▸"],
   previous: ["plain", "earlier stable", "↶"],
+  taken_back: ["warn", "taken back", "↩"],
   quarantined: ["bad", "quarantined", "✕"],
   failed: ["bad", "failed", "!"],
   preparing: ["plain", "preparing", "…"],
   loaded: ["plain", "loaded", "●"],
   stored: ["plain", "in the store", "○"],
 };
+const WAITING = ["loaded", "stored", "taken_back"];
 let showsAll = false;
 
 /** Shows the versions. */
@@ -60,8 +62,8 @@ function linked({ name, stored }) {
 }
 
 function item(version, lanes, desk) {
-  const { name, stored, weight, reason } = version;
-  const [kind, text, sign] = ROLES[version.role] ?? ["plain", version.role, ""];
+  const { name, role, stored, weight, reason } = version;
+  const [kind, text, sign] = ROLES[role] ?? ["plain", role, ""];
   return h(
     "li",
     { class: "version-row" },
@@ -80,7 +82,7 @@ function item(version, lanes, desk) {
           weight > 0 ? h("strong", { class: "weight" }, `${weight} % of users`) : null,
         ),
         h("p", { class: "note" }, madeOf(stored)),
-        reason ? h("p", { class: "bad-text reason" }, reason) : null,
+        reason ? h("p", { class: role === "taken_back" ? "note reason" : "bad-text reason" }, reason) : null,
         stored?.problem ? h("p", { class: "bad-text" }, `Its manifest cannot be read: ${stored.problem}`) : null,
       ),
       h("div", { class: "version-where" }, whereLoaded(version)),
@@ -140,7 +142,7 @@ function commands(version, desk) {
   const start = () => desk.start(name);
   return [
     role === "previous" ? button("rollback", "Roll back to it", rollBack(version, overview)) : null,
-    isNewer && (role === "loaded" || role === "stored") && !version.stored?.problem
+    isNewer && WAITING.includes(role) && !version.stored?.problem
       ? h(
           "button",
           { type: "button", class: "small", "data-key": `${name}-start`, "data-command": true, onclick: start },
@@ -148,7 +150,7 @@ function commands(version, desk) {
         )
       : null,
     role === "quarantined" ? button("release", "Release", release(version)) : null,
-    role === "candidate" || role === "loaded" || role === "stored" || role === "failed"
+    role === "candidate" || role === "failed" || WAITING.includes(role)
       ? button("quarantine", "Quarantine", quarantine(version), "small quiet")
       : null,
   ];

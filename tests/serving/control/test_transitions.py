@@ -348,6 +348,6 @@ def test_quarantine_is_bounded_and_left_by_release() -> None:
 
 def test_policies_are_changed_with_a_word_of_what_was() -> None:
     [event] = set_policy(stable_at(1), RefreshPolicy("manual", is_held=True), actor="ann", now=1.0).events
-    assert (event.before, event.after) == ("direct, keeps 0 bytes", "manual, keeps 0 bytes, held")
+    assert (event.before, event.after) == ("direct, keeps 0 GiB loaded", "manual, keeps 0 GiB loaded, held")
     with pytest.raises(TransitionError, match="admits by a rollout, but has none"):
         set_policy(stable_at(1), RefreshPolicy("rollout"), actor="ann", now=1.0)

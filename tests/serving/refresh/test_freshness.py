@@ -10,7 +10,8 @@ from tests.serving.small_version import MODEL, write_version
 
 
 def with_event(version: Version, value: Any) -> Version:
-    return replace(version, record=replace(version.record, metrics={"event_time": value}))
+    record = replace(version.record, metrics={"event_time": value})
+    return replace(version, name="000002-00000000", record=record)
 
 
 @pytest.fixture(scope="module")
@@ -24,6 +25,9 @@ def test_both_ways_are_measured(version: Version) -> None:
     exported = version.created_at.timestamp()
     freshness.observe(version, now=exported + 3.0)
     freshness.observe(with_event(version, exported - 60.0), now=exported + 2.0)
+    # They are rolled back and out again: that is no news of the store's.
+    for again in (version, with_event(version, exported - 60.0)):
+        freshness.observe(again, now=exported + 5000.0)
 
     def value(name: str, **labels: str) -> float | None:
         return registry.get_sample_value(name, {"model": MODEL, **labels})

@@ -79,7 +79,9 @@ class Page:
         self.urls: list[str] = []
         self.complaints: list[str] = []
         self._stack = ExitStack()
-        self._connection = self._stack.enter_context(connect(address, max_size=None, open_timeout=SECONDS))
+        # Without pings: on a machine that stalls, one that is answered late would end the connection.
+        connecting = connect(address, max_size=None, open_timeout=SECONDS, ping_interval=None)
+        self._connection = self._stack.enter_context(connecting)
         self._numbers = itertools.count(1)
         for domain in ("Page", "Runtime", "Network", "Log"):
             self.call(f"{domain}.enable")

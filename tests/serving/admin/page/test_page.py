@@ -161,6 +161,10 @@ def test_it_rolls_back_to_an_earlier_version(sign_in: SignIn, store: StateStore)
     page.wait_for_text(V1, "#summary")
     assert store.read(MODEL).state.stable == V1
     page.wait_for_text("refresh is held", "#warnings")
+    # What was stable is not merely one of the store's versions, and may be tried again.
+    page.wait_for_text("taken back", "#versions")
+    assert "so refresh never admits it; a rollout of it may be started" in page.text("#versions")
+    assert "Roll out" in page.names("#versions button")
 
 
 def test_what_comes_from_outside_stays_text(sign_in: SignIn, store: StateStore) -> None:
