@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures import TimeoutError as NotYetError
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from multiprocessing import get_context
 
 import msgspec
@@ -20,8 +21,9 @@ from rankhouse.serving.processes import die_with_parent
 
 # A judgement that is there soon is used in the round that asked for it; another one in a later round.
 _PATIENCE_SECONDS = 0.2
-# Starting the process takes a second or two, on a machine that does much else many times that.
-_LONGEST_SECONDS = 120.0
+# Judging takes milliseconds, on a machine that does much else many times that. Starting the process takes a second or
+# two more, and many times that.
+_LONGEST_SECONDS, _LONGEST_START_SECONDS = 20.0, 120.0
 _NICENESS = 5
 _log = logging.getLogger(__name__)
 
@@ -48,6 +50,8 @@ class JudgingProcess:
         self._work: Future[dict[str, Verdict | str]] | None = None
         self._cases: dict[str, Case] = {}
         self._since = 0.0
+        self._pid: Future[int] | None = None
+        self._has_judged = False
 
     @property
     def is_busy(self) -> bool:
@@ -60,6 +64,7 @@ class JudgingProcess:
         self._cases, self._since = dict(cases), time.monotonic()
         if self._pool is None:
             self._pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_step_back)
+            self._pid, self._has_judged = self._pool.submit(os.getpid), False
         try:
             self._work = self._pool.submit(_judge_all, self._cases)
         except BrokenProcessPool:  # It died since its last cases.
@@ -72,7 +77,8 @@ class JudgingProcess:
         try:
             found = None if self._work is None else self._work.result(timeout=_PATIENCE_SECONDS)
         except NotYetError:
-            if time.monotonic() - self._since < _LONGEST_SECONDS:
+            longest = _LONGEST_SECONDS if self._has_judged else _LONGEST_START_SECONDS
+            if time.monotonic() - self._since < longest:
                 return {}
             found = None
         except BrokenProcessPool:
@@ -81,14 +87,20 @@ class JudgingProcess:
             _log.error("the process that judges died or hangs; its cases are judged here, and it is started again")
             found = _judge_all(self._cases)
             self.close()
-        self._cases, self._work = {}, None
+        self._cases, self._work, self._has_judged = {}, None, True
         return found
 
     def close(self) -> None:
-        """Ends the process; harmless when repeated."""
-        pool, self._pool, self._work, self._cases = self._pool, None, None, {}
-        if pool is not None:
-            pool.shutdown(wait=False, cancel_futures=True)
+        """Ends the process, whatever it is doing; harmless when repeated."""
+        pool, pid = self._pool, self._pid
+        self._pool = self._pid = self._work = None
+        self._cases = {}
+        if pool is None or pid is None:
+            return
+        if pid.done() and not pid.cancelled() and pid.exception() is None:
+            with suppress(ProcessLookupError):
+                os.kill(pid.result(), signal.SIGKILL)  # One that hangs would never end, and hold up this one's end.
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _step_back() -> None:

@@ -1,9 +1,12 @@
 import multiprocessing
+import os
+import signal
 import time
 from collections.abc import Iterator, Mapping
 
 import pytest
 
+from rankhouse.serving.admin import judging_process
 from rankhouse.serving.admin.judging_process import Case, JudgingProcess
 from rankhouse.serving.analysis.judgement import judge
 from rankhouse.serving.analysis.spec import AnalysisSpec, MetricSpec, Verdict
@@ -65,6 +68,23 @@ def test_a_process_that_dies_is_stood_in_for_and_started_again(
         process.start({name: case(summary(300).to_bytes())})
         assert isinstance(results(process)[name], Verdict)
     assert caplog.text.count("it is started again") == 1
+
+
+def test_one_that_hangs_is_stood_in_for_and_ended(
+    process: JudgingProcess, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = {child.pid for child in multiprocessing.active_children()}
+    process.start({"first": case(summary(300).to_bytes())})
+    results(process)
+    (worker,) = [child for child in multiprocessing.active_children() if child.pid not in others]
+    assert worker.pid is not None
+    os.kill(worker.pid, signal.SIGSTOP)
+    monkeypatch.setattr(judging_process, "_LONGEST_SECONDS", 0.0)
+    process.start({"second": case(summary(300).to_bytes())})
+    assert isinstance(results(process)["second"], Verdict)
+    assert "died or hangs" in caplog.text
+    worker.join(60.0)
+    assert not worker.is_alive()
 
 
 def test_nothing_is_there_before_something_was_asked(process: JudgingProcess) -> None:
