@@ -43,6 +43,7 @@ class ConductorOptions:
         analysis_seconds: Between two looks of the analysis.
         convergence_seconds: How long a new version waits for slower replicas.
         webhook_secret: Signs what goes to webhooks that name no secret of their own.
+        webhook_hosts: The hosts that webhooks may post to; empty: any.
         retraining_command: A program with its arguments, run when a drift monitor fires; empty is none.
         backoff: When receivers that did not take an event are tried again.
     """
@@ -52,6 +53,7 @@ class ConductorOptions:
     analysis_seconds: float = 1.0
     convergence_seconds: float = 120.0
     webhook_secret: bytes | None = None
+    webhook_hosts: Sequence[str] = ()
     retraining_command: Sequence[str] = ()
     backoff: Backoff = field(default_factory=Backoff)
 
@@ -198,6 +200,7 @@ class Conductor:
                 self._store,
                 self._model,
                 secret=self._options.webhook_secret,
+                hosts=self._options.webhook_hosts,
                 command=self._options.retraining_command,
                 backoff=self._options.backoff,
             )

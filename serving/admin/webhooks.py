@@ -35,6 +35,7 @@ _POLL_SECONDS = 1.0
 _RETRY_SECONDS = 2.0
 _PAGE = 100  # events
 _SHOWN_OUTPUT = 300  # characters
+_BLOCK_BYTES, _KEPT_BYTES = 65_536, 4096
 _log = logging.getLogger(__name__)
 
 
@@ -69,12 +70,20 @@ def signature(secret: bytes, body: bytes, at: int) -> str:
 
 
 class UrlReceiver:
-    """Posts events to a URL as JSON; an answer of 2xx is a receipt. Redirects are not followed."""
+    """Posts events to a URL as JSON; an answer of 2xx is a receipt. Redirects are not followed.
 
-    def __init__(self, url: str, client: httpx.AsyncClient, *, secret: bytes | None) -> None:
+    Args:
+        url: The URL.
+        client: Posts.
+        secret: Signs; None leaves bodies unsigned.
+        hosts: The hosts that may be posted to, `*.example.com` for all below one; empty: any.
+    """
+
+    def __init__(self, url: str, client: httpx.AsyncClient, *, secret: bytes | None, hosts: Sequence[str] = ()) -> None:
         self._url = url
         self._client = client
         self._secret = secret
+        self._hosts = hosts
 
     async def deliver(self, event: Event) -> None:
         """Posts it once."""
@@ -87,11 +96,20 @@ class UrlReceiver:
         if self._secret is not None:
             headers[SIGNATURE_HEADER] = signature(self._secret, body, int(time.time()))
         try:
+            self._check_host()
             response = await self._client.post(self._url, content=body, headers=headers, timeout=_TIMEOUT_SECONDS)
         except (httpx.HTTPError, httpx.InvalidURL) as exc:
             raise DeliveryError(f"{type(exc).__name__}: {exc}".replace(self._url, shown_url(self._url))) from exc
         if not response.is_success:
             raise DeliveryError(f"answered {response.status_code}")
+
+    def _check_host(self) -> None:
+        host = httpx.URL(self._url).host.lower()  # As the client understands it, which is what counts.
+        allowed = [each.lower() for each in self._hosts]
+        if allowed and not any(host == each or (each[:2] == "*." and host.endswith(each[1:])) for each in allowed):
+            raise DeliveryError(
+                f"{host} is none of the hosts that RANKHOUSE_WEBHOOK_HOSTS allows; add it there, or use another host"
+            )
 
 
 class CommandReceiver:
@@ -110,7 +128,7 @@ class CommandReceiver:
         except OSError as exc:
             raise DeliveryError(f"{self._argv[0]}: {exc.strerror}") from exc
         try:
-            output, _ = await asyncio.wait_for(process.communicate(msgspec.json.encode(event)), _COMMAND_SECONDS)
+            output = await asyncio.wait_for(_communicated(process, msgspec.json.encode(event)), _COMMAND_SECONDS)
         except asyncio.TimeoutError as exc:
             raise DeliveryError(f"{self._argv[0]} did not end within {_COMMAND_SECONDS:g} s") from exc
         finally:
@@ -120,6 +138,19 @@ class CommandReceiver:
         if process.returncode != 0:
             tail = output.decode(errors="replace").strip()[-_SHOWN_OUTPUT:]
             raise DeliveryError(f"{self._argv[0]} ended with status {process.returncode}: {tail}")
+
+
+async def _communicated(process: asyncio.subprocess.Process, content: bytes) -> bytes:
+    """Gives a program its input, waits for its end, and returns the end of its output: it may write any amount."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(content)  # Less than a pipe takes at once, so nothing is waited for.
+    process.stdin.close()
+    tail = b""
+    while block := await process.stdout.read(_BLOCK_BYTES):
+        tail = (tail + block)[-_KEPT_BYTES:]
+    await process.wait()
+    return tail
 
 
 class Backoff(msgspec.Struct, frozen=True):
@@ -219,6 +250,7 @@ class Deliveries:
         store: Holds the history, who wants it, and the progress.
         model: Whose history it is.
         secret: Signs bodies for which the subscription names no secret of its own; None leaves them unsigned.
+        hosts: The hosts that webhooks may post to, see UrlReceiver.
         command: A program that takes what `retraining` takes, with its arguments; empty is none.
         backoff: When to try again.
     """
@@ -229,12 +261,14 @@ class Deliveries:
         model: str,
         *,
         secret: bytes | None = None,
+        hosts: Sequence[str] = (),
         command: Sequence[str] = (),
         backoff: Backoff,
     ) -> None:
         self._store = store
         self._model = model
         self._secret = secret
+        self._hosts = hosts
         self._command = command
         self._backoff = backoff
         self._revision = -1  # Of the state whose receivers have streams.
@@ -275,7 +309,7 @@ class Deliveries:
     def _receiver(self, target: Target, client: httpx.AsyncClient) -> Receiver:
         if target.is_command:
             return CommandReceiver(self._command)
-        return UrlReceiver(target.url, client, secret=target.secret() or self._secret)
+        return UrlReceiver(target.url, client, secret=target.secret() or self._secret, hosts=self._hosts)
 
 
 def progress_name(model: str, receiver: str) -> str:

@@ -94,4 +94,5 @@ def _options(settings: Settings) -> ConductorOptions:
             raise SettingsError(f"RANKHOUSE_WEBHOOK_SECRET_FILE={file} cannot be read: {exc.strerror}") from exc
         if not secret:
             raise SettingsError(f"RANKHOUSE_WEBHOOK_SECRET_FILE={file} is empty; expected the secret of webhooks")
-    return ConductorOptions(webhook_secret=secret, retraining_command=settings.retraining_command)
+    hosts = tuple(filter(None, settings.webhook_hosts.split(",")))
+    return ConductorOptions(webhook_secret=secret, webhook_hosts=hosts, retraining_command=settings.retraining_command)

@@ -90,6 +90,12 @@ class Settings(BaseSettings):
         default=None, description="File with the first admin key, which only its owner may read."
     )
     webhook_secret_file: Path | None = Field(default=None, description="File with the secret that signs webhooks.")
+    webhook_hosts: str = Field(
+        default="",
+        pattern=r"^((\*\.)?[A-Za-z0-9.:-]+(,(\*\.)?[A-Za-z0-9.:-]+)*)?$",
+        description="The hosts that webhooks may post to, with commas between them, *.example.com for all below one; "
+        "any if empty.",
+    )
     retraining_command: tuple[str, ...] = Field(
         default=(), description="Program that a drift monitor starts: a JSON list of it and its arguments."
     )

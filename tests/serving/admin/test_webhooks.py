@@ -8,11 +8,13 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import msgspec
 import pytest
 
@@ -23,6 +25,7 @@ from rankhouse.serving.admin.webhooks import (
     CommandReceiver,
     Deliveries,
     Progress,
+    UrlReceiver,
     read_progress,
     signature,
     write_progress,
@@ -259,6 +262,47 @@ def test_a_command_finds_the_event_on_its_standard_input(tmp_path: Path) -> None
 def test_a_command_that_fails_has_not_taken_the_event(argv: list[str], message: str) -> None:
     with pytest.raises(DeliveryError, match=message):
         asyncio.run(CommandReceiver(argv).deliver(an_event()))
+
+
+def test_of_much_output_only_the_end_is_kept() -> None:
+    script = "for _ in range(20): print('x' * 999_999)\nprint('no room'); raise SystemExit(3)"
+    tracemalloc.start()
+    try:
+        with pytest.raises(DeliveryError, match=r"status 3: x+\nno room$"):
+            asyncio.run(CommandReceiver([sys.executable, "-c", script]).deliver(an_event()))
+        assert tracemalloc.get_traced_memory()[1] < 5e6
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("hosts", [("127.0.0.1",), ("a.example.com", "*.0.0.1"), ()])
+def test_a_host_that_is_allowed_is_posted_to(hosts: tuple[str, ...]) -> None:
+    with Receiver() as receiver:
+        post(receiver.url, hosts)
+        assert receiver.num_calls == 1
+
+
+@pytest.mark.parametrize(
+    ("host", "hosts"),
+    [
+        ("127.0.0.1", ("a.example.com",)),
+        ("127.0.0.1", ("27.0.0.1", "*.27.0.0.1")),
+        ("a.example.com", ("*.a.example.com", "example.com")),
+        ("a.example.com.evil.org", ("*.example.com",)),
+    ],
+)
+def test_a_host_that_is_not_allowed_is_not_called(host: str, hosts: tuple[str, ...]) -> None:
+    with Receiver() as receiver, pytest.raises(DeliveryError, match=f"{host} is none of the hosts"):
+        post(f"http://{host}:{receiver.port}/", hosts)
+    assert receiver.num_calls == 0
+
+
+def post(url: str, hosts: tuple[str, ...]) -> None:
+    async def deliver() -> None:
+        async with httpx.AsyncClient(trust_env=False) as client:
+            await UrlReceiver(url, client, secret=None, hosts=hosts).deliver(an_event())
+
+    asyncio.run(deliver())
 
 
 def test_waits_grow_to_a_bound() -> None:
