@@ -13,6 +13,7 @@ import msgspec
 from rankhouse.embedding_cache.format.errors import FormatError
 from rankhouse.embedding_cache.format.statistics import TrainingStatistics
 from rankhouse.serving.admin.judging import merged_summaries
+from rankhouse.serving.admin.subscriptions import DRIFTED
 from rankhouse.serving.analysis.drift import DriftAction, DriftSpec, DriftState, watch
 from rankhouse.serving.analysis.errors import AnalysisError
 from rankhouse.serving.analysis.spec import MetricVerdict
@@ -27,6 +28,8 @@ from rankhouse.serving.errors import RolloutSpecError
 _KEYS = ("monitors", "window", "min_requests", "alpha", "cool_down")
 # Between two looks; a 24th of the window where that is less.
 _INTERVAL_SECONDS = 30.0
+# Events among which one is looked for that was just committed.
+_RECENT = 100
 _log = logging.getLogger(__name__)
 
 
@@ -89,14 +92,12 @@ class Drifting:
         self._looked_at = now
         window = self._window.advance(now, self._total(state.stable))
         before = read_drift(self._store, self._model)
-        decision = watch(
-            spec,
-            DriftState() if before is None else before.state,
-            self._statistics(state.stable),
-            window,
-            version=state.stable,
-            now=now,
-        )
+        remembered = DriftState() if before is None else before.state
+        statistics = self._statistics(state.stable)
+        decision = watch(spec, remembered, statistics, window, version=state.stable, now=now)
+        if decision.action is not None and (acted_at := self._unnoted(remembered)) is not None:
+            remembered = msgspec.structs.replace(remembered, acted_at=acted_at)
+            decision = watch(spec, remembered, statistics, window, version=state.stable, now=now)
         found = DriftFindings(state.stable, now, window.num_requests, decision.state, decision.readings)
         if decision.action is None:
             self._keep(found)
@@ -109,6 +110,12 @@ class Drifting:
         if self._undone is not None:
             self._keep(self._undone)
             self._undone = None
+
+    def _unnoted(self, remembered: DriftState) -> float | None:
+        """When the last event was committed, where nobody came to note it: a crash or a full store was faster."""
+        newest = next((each for each in self._store.history(self._model, limit=_RECENT) if each.kind == DRIFTED), None)
+        is_noted = newest is None or (remembered.acted_at is not None and newest.at <= remembered.acted_at)
+        return None if is_noted or newest is None else newest.at
 
     def _spec_of(self, state: ModelState) -> DriftSpec | None:
         if state.policy.drift != self._document:
@@ -186,7 +193,7 @@ def _event(model: str, action: DriftAction) -> Event:
         at=action.at,
         actor="conductor",
         model=model,
-        kind="drifted",
+        kind=DRIFTED,
         rollout=None,
         version=action.version,
         before="as in training",

@@ -109,6 +109,28 @@ def test_an_event_that_was_not_committed_comes_again(store: StateStore) -> None:
     assert drifting.look(state, 1200.0) is None
 
 
+def test_an_event_that_was_committed_and_not_noted_begins_the_cool_down(store: StateStore) -> None:
+    """The process died in between, or the store took no more."""
+    has_stable(store, policy=POLICY)
+    traffic, stored = Traffic(store), store.read(MODEL)
+    dying = Drifting(store, MODEL, baseline)
+    dying.look(stored.state, 1000.0)
+    traffic.answer(1500, mean=-1.0)
+    change = dying.look(stored.state, 1060.0)
+    assert change is not None
+    store.commit(change.state, expected=stored.revision, events=change.events)
+    other = Drifting(store, MODEL, baseline)
+    for drifting, first_look in ((dying, 1100.0), (other, 1200.0)):
+        assert drifting.look(stored.state, first_look) is None
+        traffic.answer(1500, mean=-1.0)
+        assert drifting.look(stored.state, first_look + 60.0) is None
+    found = read_drift(store, MODEL)
+    assert found is not None
+    assert found.state.acted_at == 1060.0
+    traffic.answer(1500, mean=-1.0)
+    assert other.look(stored.state, 1060.0 + 3600.0) is not None
+
+
 def test_another_stable_version_begins_anew(store: StateStore, conductor: Conductor) -> None:
     traffic = Traffic(store)
     conductor.round(1000.0)
