@@ -100,6 +100,7 @@ class ControlLoop:
         await self._watcher.stop()
         await self._publish()
         await self._try("feedback", self._feedback.write)
+        self._feedback.close()
         await self._try("its end", lambda: asyncio.to_thread(self._store.retire, self._model, self.name))
         await asyncio.to_thread(self._store.close)
 

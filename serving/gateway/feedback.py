@@ -8,7 +8,10 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -26,12 +29,15 @@ from rankhouse.serving.gateway.settings import Settings
 
 # Requests with feedback: they wait for the state store, of which scoring must see nothing.
 _MAX_IN_FLIGHT = 32
+# Of these, so many ask it at a time.
+_NUM_THREADS = 4
 # In one request: each that is not known here is a question to the state store.
 _MAX_REPORTS = 1000
 # Answers that wait to be written. More come in a second only where the store is away.
 _MAX_UNWRITTEN = 20_000
 # Answers outlive the time in which feedback is taken, so that a late report is told from one of an unknown request.
 _KEPT_FOR = 1.5
+_Result = TypeVar("_Result")
 _log = logging.getLogger(__name__)
 
 
@@ -85,6 +91,13 @@ class Feedback:
         self._answers: OrderedDict[str, Answer] = OrderedDict()
         self._claims: OrderedDict[tuple[str, str], float] = OrderedDict()
         self._unwritten: list[tuple[str, Answer]] = []
+        # Apart from asyncio's own threads: many reports to a slow store must not keep this replica from telling that it
+        # lives, or from conducting.
+        self._threads = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="feedback")
+
+    def close(self) -> None:
+        """Ends the threads; harmless when repeated."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     def observe(self, answered: Answered) -> None:
         """Keeps an answer."""
@@ -164,7 +177,7 @@ class Feedback:
         found = {name: self._answers[name] for name in request_ids if name in self._answers}
         missing = request_ids - found.keys()
         if missing and self._store is not None:
-            found |= await asyncio.to_thread(self._recalled, self._store, missing)
+            found |= await self._in_thread(partial(self._recalled, self._store, missing))
         return found
 
     def _recalled(self, store: StateStore, request_ids: set[str]) -> dict[str, Answer]:
@@ -191,11 +204,14 @@ class Feedback:
             return dict.fromkeys(claims, True)
         try:
             kept = _KEPT_FOR * self._ttl_seconds
-            first = await asyncio.to_thread(self._store.claim_feedback, self._model, claims, ttl_seconds=kept)
+            first = await self._in_thread(partial(self._store.claim_feedback, self._model, claims, ttl_seconds=kept))
         except StateStoreError as exc:
             _log.warning("feedback is told from its duplicates by this replica alone: %s", exc)
             return dict.fromkeys(claims, True)
         return dict(zip(claims, first, strict=True))
+
+    async def _in_thread(self, call: Callable[[], _Result]) -> _Result:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
     async def write(self) -> None:
         """Writes the answers of the last moments into the store.

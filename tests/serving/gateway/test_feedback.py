@@ -1,9 +1,11 @@
 """Outcomes of requests, joined with their answers: over REST and gRPC, and after a restart."""
 
+import asyncio
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import numpy as np
@@ -13,7 +15,11 @@ from rankhouse.serving.analysis.summary import Summary
 from rankhouse.serving.control.state_store import StateStore, summary_key
 from rankhouse.serving.control.state_stores import open_state_store
 from rankhouse.serving.errors import GatewayError
+from rankhouse.serving.gateway.feedback import Feedback
 from rankhouse.serving.gateway.messages import FeedbackAnswer, Outcome, OutcomeReport, ScoreRequest
+from rankhouse.serving.gateway.metrics import Metrics
+from rankhouse.serving.gateway.observations import Observations
+from rankhouse.serving.gateway.settings import Settings
 from rankhouse.serving.gateway_client import GrpcClient, RestClient
 from rankhouse.serving.triton_server import TritonServer
 from tests.serving.gateway.rolling import TwoVersions, eventually, put
@@ -187,3 +193,25 @@ def test_without_the_store_a_replica_takes_feedback_on_its_own_answers(
         store = open_state_store(settings["state_url"])
         eventually(lambda: store.recall_answer(MODEL, second) is not None)
         eventually(lambda: clicks(store, summary_key("", versions.stable.name, "stable")) == (1, 1))
+
+
+def test_a_store_that_is_slow_takes_no_thread_from_others() -> None:
+    """Reports of callers wait for it; what tells the others that this replica lives does not wait for them."""
+    is_back = threading.Event()
+
+    class Slow:
+        def recall_answer(self, model: str, request_id: str) -> None:
+            assert is_back.wait(60.0)
+
+    async def run() -> None:
+        settings = Settings(store="anywhere", model=MODEL)
+        feedback = Feedback(settings, Observations(), Metrics(MODEL, lambda: 0.0), store=cast(StateStore, Slow()))
+        reports = [[report_of(f"request-{number}", 1)] for number in range(32)]
+        waiting = [asyncio.create_task(feedback.take(each)) for each in reports]
+        await asyncio.sleep(0)
+        await asyncio.to_thread(is_back.set)  # It would wait for ever behind them.
+        answers = await asyncio.gather(*waiting)
+        assert sum(each.unknown for each in answers) == 32
+        feedback.close()
+
+    asyncio.run(run())
