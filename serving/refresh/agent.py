@@ -386,6 +386,8 @@ class RefreshAgent:
             if is_believed and self._quarantine.take_in(name, str(error), signature):
                 self._attempts.forget(name)
                 return
+        if isinstance(error, GoldenMismatchError) and not isinstance(error, DegradedGoldenError):
+            await self._drop(name)
         if isinstance(error, NotCompleteError):
             self._watch.begin_anew([name])
         is_tritons = isinstance(error, TritonUnavailableError | TritonTimeoutError)
@@ -398,6 +400,15 @@ class RefreshAgent:
             error,
             exc_info=None if is_known else error,
         )
+
+    async def _drop(self, name: str) -> None:
+        """Has Triton forget a version that it scores wrongly: the next attempt reads its files anew.
+
+        It answers nobody, as it was not proven. In a Triton that others use, what they loaded is theirs.
+        """
+        if not self._options.is_shared or name in self._preparation.unproven:
+            with suppress(TritonError):
+                await self._client.unload(ensemble_name(self._options.model, name))
 
     def _candidates_here(self) -> list[str]:
         """The prepared versions that nobody admitted yet, oldest first."""

@@ -78,6 +78,11 @@ class Suspicions:
         """Forgets a version."""
         self._first.pop(name, None)
 
+    def keep_only(self, names: Collection[str]) -> None:
+        """Forgets all other versions."""
+        for gone in self._first.keys() - set(names):
+            self._first.pop(gone, None)
+
 
 class Watcher:
     """Looks at a store. Its calls block; use from one thread at a time.
@@ -115,6 +120,8 @@ class Watcher:
         for known in (self._complete, self._waiting, self._damaged):
             for gone in known.keys() - set(names):
                 del known[gone]
+        self._others.intersection_update(names)
+        self._suspicions.keep_only(names)
         newest = None
         for name in reversed(names):
             if sequence_of(name) <= above:

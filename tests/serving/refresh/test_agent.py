@@ -3,13 +3,17 @@ import os
 import shutil
 import signal
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from rankhouse.embedding_cache.format.version import Version, VersionStore
 from rankhouse.serving.control import transitions
+from rankhouse.serving.errors import GoldenMismatchError
+from rankhouse.serving.golden import GoldenReport, replay_requests
 from rankhouse.serving.model_repository import ensemble_name, written_versions
+from rankhouse.serving.refresh import preparation
 from rankhouse.serving.triton_server import TritonServer
 from tests.serving.refresh.replica import replica
 from tests.serving.small_version import MODEL, write_delta, write_version
@@ -174,6 +178,37 @@ def test_wrong_golden_scores_are_never_served(tmp_path: Path, triton: TritonServ
             await one.eventually(lambda: wrong.name in one.state.quarantined)
 
     good = write_version(tmp_path, seed=1)
+    asyncio.run(run())
+
+
+def test_a_stable_version_that_scores_wrongly_is_loaded_anew(
+    tmp_path: Path, triton: TritonServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not quarantined, as it is needed; and what Triton has of it may be what is wrong."""
+    stable = write_version(tmp_path, seed=1)
+    ensemble, loads, faults = ensemble_name(MODEL, stable.name), [], iter([GoldenMismatchError("other scores")])
+
+    async def replay(*arguments: Any, **options: Any) -> GoldenReport:
+        if (fault := next(faults, None)) is not None:
+            raise fault
+        return await replay_requests(*arguments, **options)
+
+    async def run() -> None:
+        async with replica(tmp_path, triton.grpc_url, triton.repository, is_shared=True) as one:
+            load = one.client.load
+
+            async def counted(name: str, **options: Any) -> None:
+                loads.append(name)
+                await load(name, **options)
+
+            monkeypatch.setattr(one.client, "load", counted)
+            one.set(transitions.admit(one.state, stable.name, now=0.0).state)
+            await one.serves(stable.name)
+            await one.check_scores(stable.name, 1)
+            assert not one.state.quarantined
+            assert loads == [ensemble, ensemble]
+
+    monkeypatch.setattr(preparation, "replay_requests", replay)
     asyncio.run(run())
 
 
