@@ -1,7 +1,8 @@
 """The locks of a store on local disks; the system frees those of a process that dies.
 
     .writers   held shared by each writer, from its first file to its version; held alone by garbage collection
-    .lock      held by the writer that takes the next sequence number
+    .lock      held by the writer that takes the next sequence number, also while it proves its version, whose manifest
+               has the number: for seconds, in which other writers wait, and readers do not
     .fetch     in the mirror of a bucket: held by the process that fetches files
 
 Lock order: `.writers`, then one of the others. Readers of local folders take none.

@@ -33,7 +33,7 @@ _SHOWN_ROLLOUTS = 10
 
 
 class ArmNumbers(msgspec.Struct, frozen=True):
-    """What one version did in one role, on all replicas together, since the replicas started."""
+    """What one version did in one role, on all replicas together, those that ended in the last 7 days included."""
 
     rollout: Annotated[
         str, Meta(description="The rollout that it is counted for; empty: all of the stable version's requests.")

@@ -36,10 +36,10 @@ from rankhouse.serving.control.state_store import (
     MAX_FINISHED,
     SUMMARY_SECONDS,
     PublishedSummary,
+    ReportReader,
     Stored,
     SummaryKey,
     answer_name,
-    readable_reports,
 )
 from rankhouse.serving.errors import (
     ConflictError,
@@ -82,6 +82,7 @@ class RedisStateStore:
         may_be_away: bool = False,
     ) -> None:
         self._max_answers, self._max_events = max_answers, max_events
+        self._reports = ReportReader()
         arguments = _connection_arguments(url)
         self._name = f"redis://{arguments['host']}:{arguments['port']}/{arguments['db']}"
         self._redis = redis.Redis(
@@ -174,7 +175,7 @@ class RedisStateStore:
     def replicas(self, model: str) -> list[ReplicaReport]:
         """See StateStore."""
         found = self._run(scripts.REPLICAS, [_key(model, "reports"), _key(model, "ends")], [])
-        return readable_reports(content for content in found if content is not None)
+        return self._reports.read(content for content in found if content is not None)
 
     def retire(self, model: str, replica: str) -> None:
         """See StateStore."""

@@ -28,10 +28,10 @@ from rankhouse.serving.control.state_store import (
     MAX_FINISHED,
     SUMMARY_SECONDS,
     PublishedSummary,
+    ReportReader,
     Stored,
     SummaryKey,
     answer_name,
-    readable_reports,
 )
 from rankhouse.serving.errors import ConflictError, CorruptStateError, NoSuchModelStateError, StateStoreError
 
@@ -84,6 +84,7 @@ class SqliteStateStore:
         may_be_away: bool = False,
     ) -> None:
         self._clock, self._max_answers, self._max_events = clock, max_answers, max_events
+        self._reports = ReportReader()
         self._database = SqliteDatabase(
             path, schema=_SCHEMA, version=_VERSION, timeout_seconds=timeout_seconds, may_be_away=may_be_away
         )
@@ -209,7 +210,7 @@ class SqliteStateStore:
                 "SELECT content FROM replicas WHERE model = ? AND expires_at > ? ORDER BY replica",
                 (model, self._clock()),
             ).fetchall()
-        return readable_reports(row[0] for row in rows)
+        return self._reports.read(row[0] for row in rows)
 
     def retire(self, model: str, replica: str) -> None:
         """See StateStore."""

@@ -184,15 +184,28 @@ class StateStore(Protocol):
         """Closes connections. The store cannot be used after it."""
 
 
-def readable_reports(contents: Iterable[bytes]) -> list[ReplicaReport]:
-    """Reads what replicas said last. What cannot be read is passed over: one replica must not blind all others."""
-    reports = []
-    for content in contents:
-        try:
-            reports.append(msgspec.json.decode(content, type=ReplicaReport))
-        except msgspec.MsgspecError as exc:
-            _log.warning("a replica's report is passed over, as it cannot be read: %s: %.200r", exc, content)
-    return reports
+class ReportReader:
+    """Reads what replicas said last. Any thread may use it.
+
+    What cannot be read is passed over, as one replica must not blind all others. The log says it once, not each time
+    that it is read, and again when it was gone meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self._faults: frozenset[str] = frozenset()
+
+    def read(self, contents: Iterable[bytes]) -> list[ReplicaReport]:
+        """Returns the reports that can be read."""
+        reports, faults = [], {}
+        for content in contents:
+            try:
+                reports.append(msgspec.json.decode(content, type=ReplicaReport))
+            except msgspec.MsgspecError as exc:
+                faults[str(exc)] = content
+        for fault in faults.keys() - self._faults:
+            _log.warning("a replica's report is passed over, as it cannot be read: %s: %.200r", fault, faults[fault])
+        self._faults = frozenset(faults)
+        return reports
 
 
 def change_state(

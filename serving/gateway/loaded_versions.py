@@ -68,7 +68,7 @@ class FoundVersions:
         self._model = model
         self._store = store
         self._cache = cache
-        self._opened = {model.version: model}
+        self._opened: dict[str, ServedModel] = {model.version: model}
         self._models: Mapping[str, ServedModel] = {}
         self._failed: dict[str, str] = {}
         self._wanted: set[str] = set()
@@ -107,6 +107,9 @@ class FoundVersions:
     async def _look(self) -> bool:
         """Looks once; says whether something changed."""
         names = sorted(self._wanted | {self._model.version})
+        for known in (self._opened, self._failed):
+            for gone in known.keys() - set(names):
+                del known[gone]
         found = {name: model for name in names if (model := await self._found(name)) is not None}
         # A Triton that gives no answer at all takes no version away: its requests fail by themselves, and come back.
         if found.keys() != self._models.keys() and (found or await self._client.is_ready()):

@@ -68,7 +68,7 @@ export function showNumbers(place, overview, rates) {
     (all) =>
       all.length
         ? table(
-            "Since the replicas started",
+            "All that was counted, also on replicas that ended in the last 7 days",
             ["Version", "Role", "Requests", "Rate", "Failed", "Degraded", "p50 / p99"],
             all.map(row),
           )

@@ -215,7 +215,7 @@ function finishedList(ended) {
             `${rollout.created_by}, ${clock(rollout.finished_at)}, `,
             `took ${duration(rollout.finished_at - rollout.created_at)}`,
           ),
-          rollout.reason ? h("span", { class: "note reason" }, ` · ${rollout.reason}`) : null,
+          rollout.reason ? h("span", { class: "note reason" }, `· ${rollout.reason}`) : null,
         ),
         stepsOf(rollout, rollout.finished_at),
         rollout.arms.map((arm) =>

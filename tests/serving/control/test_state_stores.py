@@ -181,6 +181,9 @@ def test_reports_of_other_releases_blind_nobody(store: StateStore, caplog: pytes
     store.report(ReplicaReport("c", "m", "noon"), ttl_seconds=60.0)  # type: ignore[arg-type]
     assert store.replicas("m") == [ReplicaReport("a", "m", 1.0), ReplicaReport("b", "m", 1.0, loaded=(name(1),))]
     assert "Expected `float`, got `str` - at `$.at`" in caplog.text
+    store.report(ReplicaReport("c", "m", "one"), ttl_seconds=60.0)  # type: ignore[arg-type]
+    assert len(store.replicas("m")) == 2
+    assert caplog.text.count("is passed over") == 1  # It comes each second.
 
 
 def test_a_lease_has_one_holder(store: StateStore) -> None:
