@@ -87,6 +87,10 @@ def summarize(opened: "Checkpoint") -> dict[str, Any]:
         "lineage": [{"id": name, "iterations": iterations} for name, iterations in opened.lineage],
         "plan": opened.manifest["plan"],
         "tables": {name: _summarize_table(opened, name) for name in opened.tables},
+        "vocabularies": {
+            name: {array: list(values.shape) for array, values in kept.items()}
+            for name, kept in opened.vocabularies().items()
+        },
         "dense": {
             name: {"shape": list(value.shape), "dtype": str(value.dtype)} for name, value in opened.dense().items()
         },

@@ -27,7 +27,7 @@ from rankhouse.training.checkpoint_files import (
     incomplete_checkpoints,
     step_folder,
 )
-from rankhouse.training.checkpoint_part import Part, Written, arrays, table_arrays
+from rankhouse.training.checkpoint_part import KeptLayer, Part, Written, arrays, table_arrays
 from rankhouse.training.data.fit import Fit
 from rankhouse.training.distributed_embedding import DistributedEmbedding, TableShard
 from rankhouse.training.errors import CheckpointError, TrainingError
@@ -50,6 +50,7 @@ class TrainingState:
         initial_rows: How many rows each table had when its first run began, where it has grown since.
         lineage: (id, iterations) of the checkpoints that led to the state, oldest first: saving adds one, loading
             replaces all.
+        vocabularies: Layers that learn keys, such as `DynamicVocabulary`, by name; they know the same on all ranks.
     """
 
     embedding: DistributedEmbedding
@@ -57,6 +58,11 @@ class TrainingState:
     optimizer: Optimizer
     initial_rows: Mapping[str, int] = field(default_factory=dict)
     lineage: list[tuple[str, int]] = field(default_factory=list)
+    vocabularies: Mapping[str, KeptLayer] = field(default_factory=dict)
+
+    def part(self, rank: int) -> Part:
+        """Returns what a rank writes of it."""
+        return Part(self.embedding, self.dense, self.optimizer, rank=rank, vocabularies=self.vocabularies)
 
 
 def save_checkpoint(
@@ -90,7 +96,7 @@ def save_checkpoint(
     saving = begin_saving(root, state, ranks=ranks, step=step, document=document, fit=fit)
     if saving.is_saved:
         return saving.folder
-    part = Part(state.embedding, state.dense, state.optimizer, rank=ranks.rank)
+    part = state.part(ranks.rank)
     found = together(ranks, lambda: part.write(saving.folder).document(), name="checkpoint_write")
     written = [Written.parse(document) for document in found]
     together(ranks, lambda: saving.commit(written, keep=keep), only_rank=0, name="checkpoint_commit")
@@ -273,6 +279,7 @@ def _manifest(state: TrainingState, ranks: Ranks, document: Mapping[str, Any]) -
             }
             for spec in state.embedding.specs
         },
+        "vocabularies": sorted(state.vocabularies),
         "training": dict(document),
     }
 
@@ -295,6 +302,8 @@ def _load(path: Path, state: TrainingState, freed: Mapping[str, npt.NDArray[np.i
     for array in (WEIGHTS, *state.optimizer.slot_names):
         for name, value in checkpoint.dense(array).items():
             arrays(state.dense[name], state.optimizer)[array].assign(value)
+    for name, kept in checkpoint.vocabularies().items():
+        state.vocabularies[name].load_own_variables(kept)
     state.optimizer.set_iterations(checkpoint.iterations)
 
 
@@ -338,6 +347,8 @@ def _check_fits(checkpoint: Checkpoint, state: TrainingState, *, may_grow: bool)
     _check_shapes(path, "table", saved, wanted)
     dense = {name: tuple(value.shape) for name, value in checkpoint.dense().items()}
     _check_shapes(path, "variable", dense, {name: tuple(value.shape) for name, value in state.dense.items()})
+    there = dict.fromkeys(checkpoint.manifest.get("vocabularies", []), "there")
+    _check_shapes(path, "vocabulary", there, dict.fromkeys(state.vocabularies, "there"))
 
 
 def _has_grown(saved: tuple[int, int], wanted: tuple[int, int] | None) -> bool:

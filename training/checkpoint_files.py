@@ -4,6 +4,7 @@
         tables/<table>.<array>.<first row>-<end row>.safetensors   one tensor `rows`, [rows, dim] or [rows]
         tables/<...>.columns-<first>-<end>.safetensors             likewise, of some of the columns
         dense.safetensors                                          `<array>/<variable>`
+        vocabularies.safetensors                                   `<array>/<vocabulary>`, where there are any
         manifest.json                                              written last; without it the checkpoint does not
         exist
 
@@ -50,6 +51,7 @@ KIND = "checkpoint"
 WEIGHTS = "weights"
 TOUCHED = "touched"
 DENSE_FILE = "dense.safetensors"
+VOCABULARIES_FILE = "vocabularies.safetensors"
 ROWS = "rows"
 
 _STEP_FOLDER = re.compile(r"step-\d{8}")
@@ -283,6 +285,18 @@ class Checkpoint:
         prefix = f"{array}/"
         tensors = self._read(DENSE_FILE)
         return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+    def vocabularies(self) -> dict[str, dict[str, npt.NDArray[Any]]]:
+        """Returns what the vocabularies that were learnt in training know, by name: their arrays.
+
+        Raises:
+            CheckpointError: The file was altered.
+        """
+        found: dict[str, dict[str, npt.NDArray[Any]]] = {}
+        for key, values in (self._read(VOCABULARIES_FILE) if VOCABULARIES_FILE in self.files else {}).items():
+            array, name = key.split("/", 1)
+            found.setdefault(name, {})[array] = values
+        return found
 
     @property
     def num_bytes(self) -> int:

@@ -1,4 +1,4 @@
-"""What one rank writes of a checkpoint: its rectangles of the tables and, on rank 0, the dense variables.
+"""What one rank writes of a checkpoint: its rectangles of the tables and, on rank 0, what all ranks know alike.
 
 All ranks write their parts at the same time. A part is written from the variables themselves, block by block, or from a
 copy of them in host memory, so that training can go on meanwhile.
@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import quote
 
 import numpy as np
@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from rankhouse.embedding_cache.format.files import FileRecord, file_record, write_durably
 from rankhouse.embedding_cache.format.tensors import write_tensor_blocks, write_tensors
-from rankhouse.training.checkpoint_files import DENSE_FILE, ROWS, TOUCHED, WEIGHTS
+from rankhouse.training.checkpoint_files import DENSE_FILE, ROWS, TOUCHED, VOCABULARIES_FILE, WEIGHTS
 from rankhouse.training.checkpoint_pieces import Piece
 from rankhouse.training.distributed_embedding import DistributedEmbedding, TableShard
 from rankhouse.training.errors import CheckpointError
@@ -53,6 +53,16 @@ class Written:
         return {"pieces": self.pieces, "files": {name: asdict(record) for name, record in self.files.items()}}
 
 
+class KeptLayer(Protocol):
+    """A Keras layer that knows more than variables, or anything else that gives its arrays and takes them back."""
+
+    def save_own_variables(self, store: dict[str, Any]) -> None:
+        """Puts its arrays into a dict."""
+
+    def load_own_variables(self, store: Mapping[str, Any]) -> None:
+        """Takes them back."""
+
+
 class Part:
     """One rank's part of a checkpoint. One thread at a time uses it; any may read `num_bytes_written`.
 
@@ -63,18 +73,30 @@ class Part:
     """
 
     def __init__(
-        self, embedding: DistributedEmbedding, dense: Mapping[str, tf.Variable], optimizer: Optimizer, *, rank: int
+        self,
+        embedding: DistributedEmbedding,
+        dense: Mapping[str, tf.Variable],
+        optimizer: Optimizer,
+        *,
+        rank: int,
+        vocabularies: Mapping[str, "KeptLayer"],
     ) -> None:
-        """Finds out what falls to this rank, and copies the dense variables; the tables are not read yet.
+        """Finds out what falls to this rank, and copies all but the tables, which are not read yet.
 
         Args:
             embedding: The tables.
             dense: All other variables by name.
             optimizer: Of both.
             rank: This rank, of those that the embedding's plan is for.
+            vocabularies: Layers that learn keys, by name.
         """
         self._contents = _owned_contents(embedding, optimizer, rank)
-        self._dense = _dense_tensors(dense, optimizer) if rank == 0 else None
+        # What all ranks know alike is rank 0's to write.
+        self._shared = (
+            {DENSE_FILE: _dense_tensors(dense, optimizer), VOCABULARIES_FILE: _vocabulary_tensors(vocabularies)}
+            if rank == 0
+            else {}
+        )
         self._dims = {spec.name: spec.output_dim for spec in embedding.specs}
         self._written = Written()
         self.num_bytes_written = 0
@@ -114,10 +136,11 @@ class Part:
             CheckpointError: It was cancelled.
         """
         self._write(folder, list(self._contents), cancelled)
-        if self._dense is not None:
-            write_tensors(folder / DENSE_FILE, self._dense)
-            self._written.files[DENSE_FILE] = file_record(folder / DENSE_FILE)
-            self._dense = None
+        for file, tensors in self._shared.items():
+            if tensors:
+                write_tensors(folder / file, tensors)
+                self._written.files[file] = file_record(folder / file)
+        self._shared = {}
         return self._written
 
     def _write(self, folder: Path, contents: Sequence["_Content"], cancelled: threading.Event | None = None) -> None:
@@ -249,3 +272,12 @@ def _dense_tensors(dense: Mapping[str, tf.Variable], optimizer: Optimizer) -> di
         for name, owner in dense.items()
         for array, variable in arrays(owner, optimizer).items()
     }
+
+
+def _vocabulary_tensors(vocabularies: Mapping[str, KeptLayer]) -> dict[str, npt.NDArray[Any]]:
+    tensors: dict[str, npt.NDArray[Any]] = {}
+    for name, layer in vocabularies.items():
+        kept: dict[str, Any] = {}
+        layer.save_own_variables(kept)
+        tensors |= {f"{array}/{name}": np.asarray(values) for array, values in kept.items()}
+    return tensors

@@ -114,8 +114,7 @@ class CheckpointSaver:
             return save_checkpoint(self._root, self._state, keep=self._keep, **known)
         saving = begin_saving(self._root, self._state, **known)
         if not saving.is_saved:
-            state = self._state
-            part = Part(state.embedding, state.dense, state.optimizer, rank=self._ranks.rank)
+            part = self._state.part(self._ranks.rank)
             limit = int(self._memory_share * free_bytes() / self._ranks.local_size)
             self._running = _Running(saving, part, self._ranks, keep=self._keep, limit_bytes=limit)
         return saving.folder

@@ -11,7 +11,6 @@ import tensorflow as tf
 from rankhouse.kernels.optimizer_settings import OptimizerSettings
 from rankhouse.training import checkpoint
 from rankhouse.training.checkpoint import Saving, TrainingState
-from rankhouse.training.checkpoint_part import Part
 from rankhouse.training.distributed_embedding import TableShard
 from rankhouse.training.embedding_specs import EmbeddingSpec
 from rankhouse.training.optimizers import Optimizer
@@ -76,6 +75,6 @@ def prepare(root: Path, states: Sequence[TrainingState], step: int) -> Saving:
 def save_all(root: Path, states: Sequence[TrainingState], step: int) -> Path:
     """Saves a checkpoint as all ranks together would."""
     saving = prepare(root, states, step)
-    parts = [Part(each.embedding, each.dense, each.optimizer, rank=rank) for rank, each in enumerate(states)]
+    parts = [state.part(rank) for rank, state in enumerate(states)]
     saving.commit([part.write(saving.folder) for part in parts], keep=None)
     return saving.folder

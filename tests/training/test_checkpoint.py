@@ -2,13 +2,16 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from rankhouse.embedding_cache.format.files import MANIFEST_NAME
 from rankhouse.kernels.optimizer_settings import Sgd
+from rankhouse.kernels.vocabulary_layer import DynamicVocabulary
 from rankhouse.training import checkpoint_part
 from rankhouse.training.checkpoint import TrainingState, load_checkpoint, save_checkpoint
 from rankhouse.training.checkpoint_files import (
@@ -57,6 +60,22 @@ def test_loads_what_was_saved(tmp_path: Path, state: TrainingState) -> None:
     )
     for name, values in saved.items():
         assert np.array_equal(values, again[name]), name
+
+
+def test_vocabularies_go_with_the_state(tmp_path: Path, state: TrainingState) -> None:
+    keys = tf.constant([7, 9, 7, 11], tf.int64)
+    layers = [DynamicVocabulary(8, min_count=2) for _ in range(3)]
+    layers[0](keys, training=True)
+    kept = {"shop/keys": layers[0], "item": layers[1]}
+    path = save(tmp_path, replace(state, vocabularies=kept), 1)
+    loaded = replace(build(ALONE, seed=8), vocabularies={"shop/keys": layers[2], "item": DynamicVocabulary(8)})
+    load_checkpoint(path, loaded, ranks=ALONE)
+    assert layers[2](keys).numpy().tolist() == layers[0](keys).numpy().tolist() == [1, 0, 1, 0]
+    assert layers[2](keys[1:2], training=True).numpy().tolist() == [2]
+    with pytest.raises(CheckpointError, match="vocabulary 'item' is there in the checkpoint and absent in the model"):
+        load_checkpoint(path, state, ranks=ALONE)
+    with pytest.raises(CheckpointError, match="vocabulary 'item' is absent in the checkpoint and there in the model"):
+        load_checkpoint(save(tmp_path, state, 2), loaded, ranks=ALONE)
 
 
 def test_rows_are_cut_and_read_back_in_pieces(

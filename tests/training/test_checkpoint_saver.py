@@ -27,7 +27,6 @@ from rankhouse.training.checkpoint_files import (
     latest_checkpoint,
     step_folder,
 )
-from rankhouse.training.checkpoint_part import Part
 from rankhouse.training.checkpoint_saver import CheckpointSaver, _Running
 from rankhouse.training.errors import CheckpointError
 from rankhouse.training.ranks import Ranks
@@ -182,9 +181,9 @@ def test_impossible_settings_are_refused(tmp_path: Path, state: TrainingState, o
 def run_pretended(root: Path, states: list[TrainingState], step: int) -> list[_Running]:
     """Starts a save on pretended ranks."""
     saving, size = prepare(root, states, step), len(states)
-    parts = [Part(each.embedding, each.dense, each.optimizer, rank=rank) for rank, each in enumerate(states)]
     return [
-        _Running(saving, part, Ranks(rank, size), keep=1, limit_bytes=MANY_BYTES) for rank, part in enumerate(parts)
+        _Running(saving, state.part(rank), Ranks(rank, size), keep=1, limit_bytes=MANY_BYTES)
+        for rank, state in enumerate(states)
     ]
 
 
