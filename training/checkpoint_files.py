@@ -128,6 +128,8 @@ class Checkpoint:
             tables = {name: _table_of(info) for name, info in document["tables"].items()}
             dims = {name: info.dim for name, info in tables.items()}
             pieces = tuple(Piece.parse(item, dims) for item in document["row_ranges"])
+            if lost := {piece.file for piece in pieces} - manifest.files.keys():
+                raise KeyError(min(lost))
             step, training = document["step"], document["training"]
             iterations = document["optimizer"]["iterations"]
             # Where none was noted, the manifest's own checksum is as good.

@@ -214,10 +214,12 @@ def test_rows_that_no_file_holds_are_refused(tmp_path: Path, state: TrainingStat
 def test_a_mangled_manifest_is_refused(tmp_path: Path, state: TrainingState) -> None:
     path = save(tmp_path, state, 1)
     manifest = json.loads((path / MANIFEST_NAME).read_text())
-    del manifest["tables"]
-    (path / MANIFEST_NAME).write_text(json.dumps(manifest))
-    with pytest.raises(CheckpointError, match="lacks or mangles 'tables'"):
-        Checkpoint.open(path)
+    file = "tables/user.weights.0-40.safetensors"
+    for lost, key in ((manifest["files"], file), (manifest, "tables")):
+        del lost[key]
+        (path / MANIFEST_NAME).write_text(json.dumps(manifest))
+        with pytest.raises(CheckpointError, match=f"lacks or mangles '{key}'"):
+            Checkpoint.open(path)
 
 
 def test_another_model_or_optimizer_is_refused_before_anything_changes(tmp_path: Path, state: TrainingState) -> None:
