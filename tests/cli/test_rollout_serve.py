@@ -20,7 +20,7 @@ pytestmark = pytest.mark.triton
 SPEC = """
 candidate: latest
 steps:
-  - {{weight: 50, analysis: {{max: 10m}}}}
+  - {{weight: 50, pause: manual, analysis: {{max: 10m}}}}
   - {{weight: 80, pause: manual}}
   - {{weight: 100}}
 analysis: {{alpha: 0.1, min_requests: 40, metrics: [{{name: error_rate, max_increase: 0.5}}]}}
@@ -57,10 +57,12 @@ def test_a_version_is_rolled_out_judged_promoted_and_taken_back(tmp_path: Path) 
         assert set(versions().values()) == {first}
         (tmp_path / "rollout.yaml").write_text(SPEC.format(url=receiver.url))
         assert "r000001 is pending" in rollout("start", str(tmp_path / "rollout.yaml"), "-m", "try it")
-        eventually(lambda: "r000001 is progressing" in rollout("show"))
+        # It waits for an operator, so that it stays as it is however long these users take.
+        eventually(lambda: "r000001 is paused (step)" in rollout("show"))
         eventually(lambda: second in versions().values())
         half = versions()
         assert 60 < sum(version == second for version in half.values()) < 140
+        rollout("resume", "-m", "half of them are there")
         # What these users were answered is what the analysis judges; it lets the rollout go on.
         eventually(lambda: bool(versions()) and "is paused (step)" in rollout("show"))
         eventually(lambda: sum(version == second for version in versions().values()) > 140)
@@ -74,7 +76,7 @@ def test_a_version_is_rolled_out_judged_promoted_and_taken_back(tmp_path: Path) 
         eventually(lambda: set(versions().values()) == {first})
         receiver.wait_for("promoted", 1)
         history = rollout("history")
-        assert [event["kind"] for event in receiver.taken] == ["started", "stepped", "stepped", "promoted"]
+        assert [event["kind"] for event in receiver.taken] == ["started", "stepped", "resumed", "stepped", "promoted"]
         assert re.search(r"first-key\s+reverted.*support calls", history)
         verdict = json.loads(rollout("--json", "show"))["arms"][0]["verdict"]
         assert verdict["outcome"] == "pass"
