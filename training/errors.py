@@ -10,6 +10,7 @@ TrainingError
 ├── RanksError                the ranks cannot work together
 ├── WireError                 rows cannot travel in the format that was asked for
 ├── PlanError                 tables cannot be placed
+│   └── NoRoomError           they do not fit the ranks' memory
 ├── EmbeddingError            a DistributedEmbedding was made or called wrongly
 ├── CompatError               the surface of another library was used wrongly (also a ValueError)
 ├── OptimizerError            an optimizer was made or called wrongly
@@ -62,6 +63,10 @@ class WireError(TrainingError):
 
 class PlanError(TrainingError):
     """Tables cannot be placed: none, two of one name, or impossible sizes."""
+
+
+class NoRoomError(PlanError):
+    """Tables do not fit the memory of the ranks; the message says what would."""
 
 
 class EmbeddingError(TrainingError):

@@ -4,7 +4,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rankhouse.cli.main import app
-from rankhouse.training.errors import TrainingError
+from rankhouse.training.errors import NoRoomError, TrainingError
 from tests.training.tiny_dataset import write_tiny_dataset
 
 
@@ -38,12 +38,30 @@ def test_by_default_small_tables_lie_everywhere(dataset: Path) -> None:
     assert output.count("owns no table of its own") == 2
 
 
+def test_plans_by_cost_for_other_hardware(dataset: Path, tmp_path: Path) -> None:
+    (tmp_path / "tables.yaml").write_text("item: {mode: row_wise}\n")
+    output = run(dataset, "--hardware", "a100", "--constraints", tmp_path / "tables.yaml", "--optimizer", "adam")
+    assert output.startswith("3 tables on 2 ranks of a100: ")
+    assert "item by rows over 2 ranks, unique ids travel and rows come back: as its constraint says" in output
+
+
+def test_plans_a_synthetic_model_and_draws_it(tmp_path: Path) -> None:
+    output = run("--model", "tiny", "--ranks", 8, "--hardware", "h100", "--picture", tmp_path / "plan.svg")
+    assert output.startswith("55 tables on 8 ranks of h100: ")
+    assert (tmp_path / "plan.svg").exists()
+
+
+def test_refuses_what_does_not_fit() -> None:
+    with pytest.raises(NoRoomError, match=r"do not fit 1 rank of 67\.06 GiB usable memory"):
+        run("--model", "medium", "--ranks", 1)
+
+
 def test_refuses_what_is_no_dataset(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match=r"dataset\.json"):
         run(tmp_path)
 
 
-@pytest.mark.parametrize("option", ["--ranks=0", "--threshold=-1", "--rank=2"])
+@pytest.mark.parametrize("option", ["--ranks=0", "--threshold=-1", "--rank=2", "--model=tiny"])
 def test_refuses_impossible_options(dataset: Path, option: str) -> None:
     with pytest.raises(SystemExit):
         run(dataset, option)

@@ -1,0 +1,170 @@
+"""What the machine at hand achieves, measured in seconds: the constants of the cost model.
+
+The lookups and updates are those that train. Started on several ranks (`horovodrun -np 2 rankhouse plan --calibrate
+FILE`), all measure at the same time, as they train at the same time, and exchanges are measured between them.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import tensorflow as tf
+
+from rankhouse.kernels import arrays, optimizers
+from rankhouse.kernels.optimizer_settings import Adagrad
+from rankhouse.training.planner.hardware import PROFILES, HardwareProfile, Link
+from rankhouse.training.ranks import Ranks
+
+# Each figure is the fastest of several runs, as what else the machine does only ever adds time.
+_RUNS = 5
+_DIMS = (16, 128)
+_LEAST_SECONDS = 1e-12
+
+
+def calibrate(name: str, *, ranks: Ranks | None = None, table_bytes: int = 1 << 28) -> HardwareProfile:
+    """Measures what one rank achieves.
+
+    Args:
+        name: The profile's name.
+        ranks: Those that measure together; by default this process alone, and the links are those of the profile
+            "2-cores".
+        table_bytes: Size of the tables that rows are looked up in; those of training are larger than caches.
+
+    Returns:
+        The profile. All ranks are taken to be on one machine.
+    """
+    ranks = ranks or Ranks(0, 1)
+    stream = _stream_bandwidth(table_bytes)
+    lookup_id, gather = _lookup(table_bytes)
+    known = PROFILES["2-cores"]
+    # Tables in the host's memory are tables as others where ranks compute on the host.
+    local = replace(
+        known,
+        name=name,
+        memory_bytes=_memory_bytes() / ranks.size,
+        host_memory_bytes=_memory_bytes() / ranks.size,
+        stream_bandwidth=stream,
+        gather_bandwidth=gather,
+        host_bandwidth=gather,
+        float32_flops=_matmul_flops(tf.float32),
+        bfloat16_flops=_matmul_flops(tf.bfloat16),
+        lookup_id_seconds=lookup_id,
+        update_id_seconds=_update_id_seconds(table_bytes, gather),
+        input_seconds=_input_seconds(),
+        step_seconds=_call_seconds(),
+        ranks_per_node=max(ranks.size, 2),
+    )
+    return replace(local, intra=_link(ranks)) if ranks.size > 1 else local
+
+
+def _fastest(run: Callable[[], object]) -> float:
+    run()
+    seconds = []
+    for _ in range(_RUNS):
+        begin = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - begin)
+    return min(seconds)
+
+
+def _memory_bytes() -> float:
+    return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+
+
+def _stream_bandwidth(num_bytes: int) -> float:
+    source = np.ones(num_bytes // 4, np.float32)
+    target = np.empty_like(source)
+    return 2 * source.nbytes / _fastest(lambda: np.copyto(target, source))
+
+
+def _table(dim: int, table_bytes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # type: ignore[type-arg]
+    """Returns a table, as many random ids as fit into a batch, and offsets of bags of one."""
+    num_rows = table_bytes // 4 // dim
+    ids = np.random.default_rng(0).integers(0, num_rows, min(num_rows, 1 << 18))
+    return np.ones((num_rows, dim), np.float32), ids, np.arange(len(ids) + 1)
+
+
+def _lookup(table_bytes: int) -> tuple[float, float]:
+    """Returns seconds of an id and bytes per second of rows, from lookups in a narrow and in a wide table."""
+    seconds = []
+    for dim in _DIMS:
+        table, ids, offsets = _table(dim, table_bytes)
+        out = np.empty((len(ids), dim), np.float32)
+
+        def run() -> None:
+            arrays.pooled_lookup([table], ids, offsets, feature_tables=[0], combiners=["sum"], out=out)  # noqa: B023
+
+        seconds.append(_fastest(run) / len(ids))
+    narrow, wide = _DIMS
+    byte = max((seconds[1] - seconds[0]) / (4 * (wide - narrow)), _LEAST_SECONDS)
+    return max(seconds[0] - 4 * narrow * byte, _LEAST_SECONDS), 1 / byte
+
+
+def _update_id_seconds(table_bytes: int, gather_bandwidth: float) -> float:
+    """Returns what an update with Adagrad takes for an id beside the bytes that the cost model counts."""
+    dim = _DIMS[0]
+    table, ids, offsets = _table(dim, table_bytes)
+    slots = optimizers.make_slots(Adagrad(), *table.shape)
+    grad = np.ones((len(ids), dim), np.float32)
+
+    def run() -> None:
+        gradients = arrays.pooled_lookup_gradient(
+            grad, ids, offsets, tables_shape=[(len(table), dim)], feature_tables=[0], combiners=["sum"]
+        )
+        optimizers.apply(table, slots, gradients[0], Adagrad(), learning_rate=0.01)
+
+    unique = len(np.unique(ids))
+    num_bytes = 4 * dim * (len(ids) + 2 * unique) + 2 * unique * 4 * (2 * dim + 1)
+    return max((_fastest(run) - num_bytes / gather_bandwidth) / len(ids), _LEAST_SECONDS)
+
+
+def _matmul_flops(dtype: tf.DType) -> float:
+    left, right = tf.ones([2048, 1024], dtype), tf.ones([1024, 512], dtype)
+    return 2 * 2048 * 1024 * 512 / _fastest(lambda: tf.matmul(left, right).numpy())
+
+
+def _input_seconds() -> float:
+    """Returns what an input adds to a lookup of next to nothing."""
+    table, seconds = np.ones((64, 16), np.float32), []
+    for num_inputs in (1, 65):
+        ids, offsets = np.zeros(num_inputs, np.int64), np.arange(num_inputs + 1)
+        features, combiners = [0] * num_inputs, ["sum"] * num_inputs
+
+        def run() -> None:
+            arrays.pooled_lookup([table], ids, offsets, feature_tables=features, combiners=combiners)  # noqa: B023
+
+        seconds.append(_fastest(run))
+    return max((seconds[1] - seconds[0]) / 64, 1e-9)
+
+
+def _call_seconds() -> float:
+    call = tf.function(lambda value: value + 1.0)
+    return max(_fastest(lambda: call(tf.constant(0.0)).numpy()), 1e-9)
+
+
+def _link(ranks: Ranks) -> Link:
+    """Measures exchanges between the ranks, of next to nothing and of 16 MiB."""
+
+    def exchange(num_numbers: int) -> float:
+        values = tf.ones([num_numbers // ranks.size * ranks.size])
+        splits = tf.fill([ranks.size], num_numbers // ranks.size)
+        seconds = _fastest(lambda: ranks.alltoall(values, splits, name=f"calibrate_{num_numbers}")[0].numpy())
+        return _slowest(ranks, seconds)
+
+    def sum_up(num_numbers: int) -> float:
+        values = tf.ones([num_numbers])
+        seconds = _fastest(lambda: ranks.sum_tensors([values], name=f"calibrate_sum_{num_numbers}")[0].numpy())
+        return _slowest(ranks, seconds)
+
+    few, many = 64 * ranks.size, 1 << 22
+    away = (ranks.size - 1) / ranks.size
+    latency = exchange(few)
+    exchanged = max(exchange(many) - latency, 1e-6)
+    summed = max(sum_up(many) - sum_up(few), 1e-6)
+    return Link(4 * many * away / exchanged, 2 * 4 * many * away / summed, latency)
+
+
+def _slowest(ranks: Ranks, seconds: float) -> float:
+    return max(float(value) for value in ranks.exchange_json(seconds, name="calibrate_seconds"))

@@ -1,0 +1,107 @@
+"""What would fit, where a workload does not: more ranks, narrower rows, smaller slots, tables in the host's memory."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+from rankhouse.kernels.optimizer_settings import RowwiseAdagrad
+from rankhouse.training.errors import NoRoomError
+from rankhouse.training.planner.forecast import Forecast
+from rankhouse.training.planner.units import gibibytes
+from rankhouse.training.planner.workload import Cluster, Workload
+from rankhouse.training.wire_format import WireDtype, row_bytes
+
+# Plans are tried for so much more memory than tables alone need, until one fits.
+_MARGINS = (1.0, 1.1, 1.25, 1.5, 2.0, 3.0)
+_MOST_RANKS = 4096
+
+
+def what_would_fit(
+    problem: str, workload: Workload, cluster: Cluster, plan: Callable[[Workload, Cluster], Forecast]
+) -> str:
+    """Returns the message for a workload that does not fit: the problem, the numbers, and what would do.
+
+    Args:
+        problem: What has no room.
+        workload: The step.
+        cluster: The ranks on which it does not fit.
+        plan: Plans a workload for a cluster, or raises NoRoomError.
+    """
+    tables = table_bytes(workload)
+    lines = [
+        f"{gibibytes(tables)} of tables and slots do not fit {_ranks(cluster.num_ranks)} of "
+        f"{gibibytes(cluster.usable_bytes)} usable memory ({gibibytes(tables / cluster.num_ranks)} a rank): {problem}. "
+        "What would:"
+    ]
+    lines.append(f"- {_more_ranks(tables, workload, cluster, plan)}")
+    for what, smaller in _smaller(workload):
+        verdict = "fits" if _fits(smaller, cluster, plan) else "does not fit either"
+        lines.append(f"- {what}: {gibibytes(table_bytes(smaller) / cluster.num_ranks)} a rank, {verdict}")
+    lines.append(f"- {_on_host(tables, workload, cluster)}")
+    return "\n".join(lines)
+
+
+def table_bytes(workload: Workload) -> float:
+    """Returns the bytes of all tables and of what the optimizer keeps for them, each once."""
+    return sum(
+        load.table.num_rows * row_bytes(load.dtype, load.table.dim)
+        + workload.slot_bytes(load.table.num_rows, load.table.dim)
+        for load in workload.tables
+    )
+
+
+def _more_ranks(
+    tables: float, workload: Workload, cluster: Cluster, plan: Callable[[Workload, Cluster], Forecast]
+) -> str:
+    least = max(cluster.num_ranks + 1, math.ceil(tables / cluster.usable_bytes))
+    for margin in _MARGINS:
+        num_ranks = math.ceil(least * margin)
+        if num_ranks > _MOST_RANKS:
+            break
+        if _fits(workload, replace(cluster, num_ranks=num_ranks), plan):
+            return f"more ranks: it fits {num_ranks}"
+    return f"more ranks: no number up to {min(math.ceil(least * _MARGINS[-1]), _MOST_RANKS)} was found to do"
+
+
+def _smaller(workload: Workload) -> list[tuple[str, Workload]]:
+    found = []
+    narrower: tuple[WireDtype, ...] = ("bfloat16", "int8")
+    for dtype in narrower:
+        narrow = tuple(replace(load, dtype=dtype) for load in workload.tables)
+        if any(load.dtype == "float32" for load in workload.tables):
+            found.append((f"rows of {dtype}", replace(workload, tables=narrow)))
+    if any(len(workload.optimizer.slot_shape(2, 2)) == 2 for _ in workload.optimizer.slot_names):
+        found.append(("row-wise Adagrad, one number for a row", replace(workload, optimizer=RowwiseAdagrad())))
+    return found
+
+
+def _on_host(tables: float, workload: Workload, cluster: Cluster) -> str:
+    """Says which tables to put into the host's memory: the largest for each id that they are asked for."""
+    excess, room = tables - cluster.num_ranks * cluster.usable_bytes, cluster.hardware.host_memory_bytes
+    sizes = {
+        load.table.name: load.table.num_rows * row_bytes(load.dtype, load.table.dim)
+        + workload.slot_bytes(load.table.num_rows, load.table.dim)
+        for load in workload.tables
+    }
+    asked = {load.table.name: load.table.lookups_per_sample * load.table.dim for load in workload.tables}
+    moved: list[str] = []
+    for name in sorted(sizes, key=lambda name: -sizes[name] / max(asked[name], 1e-9)):
+        if sum(sizes[item] for item in moved) >= max(excess, 0.0) + 0.1 * tables:
+            break
+        moved.append(name)
+    total = sum(sizes[name] for name in moved)
+    fits = "have room for" if total <= room * cluster.num_ranks else "have no room for, but other ranks might,"
+    some = ", ".join(moved[:3]) + (f" and {len(moved) - 3} more" if len(moved) > 3 else "")
+    return f'device "host" for {some}: {gibibytes(total)} that the hosts {fits}'
+
+
+def _fits(workload: Workload, cluster: Cluster, plan: Callable[[Workload, Cluster], Forecast]) -> bool:
+    try:
+        plan(workload, cluster)
+    except NoRoomError:
+        return False
+    return True
+
+
+def _ranks(number: int) -> str:
+    return "1 rank" if number == 1 else f"{number} ranks"
