@@ -1,34 +1,35 @@
 """Embedding tables spread over the ranks, behind a Keras layer.
 
-How a lookup travels, for the tables that lie whole on one rank (table-wise):
+What lies where is the plan's (`plan.py`), which way a lookup goes the layout's (`exchange/layout.py`), and how it
+travels `exchange/`. Data-parallel tables are looked up where they are. On one rank nothing is exchanged.
 
-    each rank     sends every owner one message: its batch size, the lengths and the ids of the owner's inputs
-    each owner    pools the rows for the global batch at once, and sends every rank the part of its samples
-    each rank     puts the columns into the order of its inputs
-
-Two exchanges forward and one backward, whatever the number of tables: an exchange costs milliseconds on Gloo, a copy
-microseconds. Data-parallel tables are looked up where they are. On one rank nothing is exchanged.
-
-Shapes: F inputs, B samples on this rank, G samples on all ranks, N ids, E summed widths of the inputs, R ranks.
+Shapes: F inputs, B samples on this rank, N ids, E summed widths of the inputs.
 """
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import tensorflow as tf
 import tf_keras
 
-from rankhouse.kernels import tf_ops
+from rankhouse.kernels.optimizer_settings import OptimizerSettings
 from rankhouse.training.embedding_specs import EmbeddingSpec, Input, resolve_inputs, spec_of
 from rankhouse.training.errors import EmbeddingError
-from rankhouse.training.initializers import table_key, uniform_row_blocks
+from rankhouse.training.exchange.batch import Batch
+from rankhouse.training.exchange.exchange import Exchange
+from rankhouse.training.exchange.held_tables import HeldTables
+from rankhouse.training.exchange.layout import Layouts
+from rankhouse.training.exchange.unique_rows import UniqueIds
+from rankhouse.training.initial_values import InitialValues
+from rankhouse.training.input_tensors import join_inputs, pack_input
 from rankhouse.training.owned_variables import mark_owned
 from rankhouse.training.plan import Plan, ShardSpec, TableSpec, check_plan, make_plan
 from rankhouse.training.ranks import Ranks
 from rankhouse.training.shared_gradients import sum_gradients
 from rankhouse.training.variable_rows import write_rows
+from rankhouse.training.whole_tables import BLOCK_BYTES, open_tables, read_table, write_table
+from rankhouse.training.wire_format import WireFormat
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,8 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
 
     The loss convention: each rank's loss is the sum over its own samples divided by the GLOBAL batch size, and
     gradients are summed over the ranks, nowhere divided. So batches may be uneven, or empty on some rank. Every rank
-    calls the layer (and takes the gradient) the same number of times. One rank and N ranks train the same tables, to
-    float rounding.
+    calls the layer (and takes the gradient) the same number of times, with inputs of the same kinds. One rank and N
+    ranks train the same tables, to float rounding; `exchange/exchange.py` says where sums have another order.
 
     Example:
         embedding = DistributedEmbedding([EmbeddingSpec(1000, 16, "item"), EmbeddingSpec(50, 16, "shop")], ranks=ranks)
@@ -71,10 +72,9 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
     Attributes:
         inputs: The inputs, in the order of the outputs.
         plan: Who holds which table.
+        wire: How rows travel.
         shards: What this rank holds.
         output_dim: E, the summed widths of all inputs.
-        before_lookup: Called with a table of this rank and the ids [n] that are about to be looked up in it, where it
-            is set: by an optimizer whose rows lag behind.
     """
 
     def __init__(
@@ -86,6 +86,7 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
         ranks: Ranks | None = None,
         plan: Plan | None = None,
         seed: int = 0,
+        wire: WireFormat | Mapping[str, WireFormat] | None = None,
         **kwargs: Any,
     ) -> None:
         """Makes the tables that this rank holds, with their initial values.
@@ -97,6 +98,8 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
             ranks: The ranks that train together; by default this process alone.
             plan: Who holds which table; by default `make_plan`'s.
             seed: Selects the initial values.
+            wire: How rows and their gradients travel between ranks, for all tables or by a table's name; by default as
+                float32, as also those of tables that a mapping leaves out.
             kwargs: Those of a Keras layer.
 
         Raises:
@@ -110,21 +113,21 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
         self.plan = plan or make_plan(_table_specs(self.specs, self.inputs), num_ranks=self.ranks.size)
         self.seed = seed
         _check_plan(self.plan, self.specs, self.ranks)
-        self._dims = {spec.name: spec.output_dim for spec in self.specs}
-        self._widths = [self._dims[item.table] for item in self.inputs]
+        dims = {spec.name: spec.output_dim for spec in self.specs}
+        self._widths = [dims[item.table] for item in self.inputs]
         self.output_dim = sum(self._widths)
-        self._groups = _group_inputs(self.inputs, self.plan)
-        self.shards = tuple(
-            self._make_shard(spec, shard)
-            for spec in self.specs
-            for name, shard in self.plan.shards_of(self.ranks.rank)
-            if name == spec.name
-        )
-        self._variables = {shard.table: shard.variable for shard in self.shards}
+        self.wire = wire or WireFormat()
+        wires = _wires_of(self.specs, self.wire)
+        self._layouts = Layouts(self.inputs, self.plan, wires, rank=self.ranks.rank)
+        self.shards = tuple(shard for spec in self.specs for shard in self._make_shards(spec))
+        own = {(spec.name, shard): table for spec in self.specs for shard, table in self._own(spec).items()}
+        self._held = HeldTables(self.inputs, own)
         self._nothing_owned = self._make_nothing_owned()
         for variable in self.owned_variables:
             mark_owned(variable)
-        self.before_lookup: Callable[[tf.Variable, tf.Tensor], Any] | None = None
+        self._exchange = Exchange(
+            self.ranks, self._held, self.inputs, wires=wires, name=self.name, nothing_owned=self._nothing_owned
+        )
 
     @property
     def owned_variables(self) -> list[tf.Variable]:
@@ -132,49 +135,67 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
         owned = [shard.variable for shard in self.shards if not shard.replicated]
         return owned if self._nothing_owned is None else [*owned, self._nothing_owned]
 
-    def lookup(self, ids: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
+    @property
+    def before_lookup(self) -> Callable[[tf.Variable, tf.Tensor], Any] | None:
+        """Called with a variable of this rank and the ids [n] of its rows that are about to be looked up.
+
+        Set by an optimizer whose rows lag behind.
+        """
+        return self._held.before_lookup
+
+    @before_lookup.setter
+    def before_lookup(self, hook: Callable[[tf.Variable, tf.Tensor], Any] | None) -> None:
+        self._held.before_lookup = hook
+
+    def lookup(self, ids: tf.Tensor, lengths: tf.Tensor, weights: tf.Tensor | None = None) -> tf.Tensor:
         """Looks up and pools a packed batch.
 
         Args:
             ids: int64 [N], feature-major: all ids of input 0, sample by sample, then those of input 1, and so on.
-            lengths: int32 or int64 [F, B], ids per bag; 0 is an empty bag and pools to zeros.
+            lengths: int32 or int64 [F, B], ids per bag; 0 is an empty bag and pools to zeros. An input without a
+                combiner has one id in each.
+            weights: float32 [N], a factor for each id, of which "mean" divides by the sum and "sqrtn" by the root of
+                the sum of squares; None, on all ranks alike: all are 1. They have no gradient.
 
         Returns:
             float32 [B, E], the pooled rows of all inputs side by side.
 
         Raises:
-            tf.errors.InvalidArgumentError: An id is not a row of its table. With several ranks the owner of the table
-                finds it, and the message counts the owner's own inputs and tables, and the samples of all ranks.
+            tf.errors.InvalidArgumentError: An id is not a row of its table (with several ranks the one that looks it up
+                finds it), or a bag without a combiner has not one id.
         """
-        everyone = range(len(self.inputs))
-        if self.ranks.size == 1 or not any(self._groups[:-1]):
-            return self._pool(everyone, ids, tf.cast(lengths, tf.int64))
-        order = [number for group in self._groups for number in group]
-        ids, lengths = _reorder_inputs(ids, tf.cast(lengths, tf.int64), order)
-        columns = self._exchange(ids, lengths)
-        at = dict(zip(order, columns, strict=True))
-        return tf.concat([at[number] for number in everyone], axis=1)
+        batch = Batch(ids, self._one_each(tf.cast(lengths, tf.int64)), weights)
+        combiners = [item.combiner or "sum" for item in self.inputs]
+        layout = self._layouts.of(combiners)
+        if len(layout.local) == len(self.inputs):
+            return self._held.pool(layout.local, batch, combiners)
+        return tf.concat(self._look_up(batch, combiners), axis=1)
 
-    def call(self, inputs: Sequence[Any]) -> list[tf.Tensor]:
+    def call(self, inputs: Sequence[Any], weights: Sequence[Any] | None = None) -> list[Any]:
         """Looks up and pools one tensor for each input.
 
         Args:
-            inputs: One tensor of integers for each input: [B], [B, k], or a RaggedTensor [B, None].
+            inputs: One tensor of integers for each input: [B], [B, k], a RaggedTensor [B, None] or a SparseTensor
+                [B, k] with its indices in order.
+            weights: For each input floats of the same kind and shape, or None where all are 1; see `lookup`.
 
         Returns:
-            One float32 [B, dim] for each input.
+            For each input float32 [B, dim]. Where it has no combiner: [B, dim] of [B], [B, k, dim] of [B, k], and a
+            RaggedTensor [B, None, dim] of ragged and sparse ones.
 
         Raises:
             EmbeddingError: The number of tensors, a shape or a dtype is wrong.
         """
-        if not isinstance(inputs, list | tuple) or len(inputs) != len(self.inputs):
-            count = len(inputs) if isinstance(inputs, list | tuple) else "one value that is not a list"
-            raise EmbeddingError(f"{self.name!r} was given {count} of inputs; expected a list of {len(self.inputs)}")
-        packed = [_pack(tensor, item.name) for tensor, item in zip(inputs, self.inputs, strict=True)]
-        ids = tf.concat([ids for ids, _ in packed], axis=0)
-        pooled = self.lookup(ids, tf.stack([lengths for _, lengths in packed]))
-        outputs: list[tf.Tensor] = tf.split(pooled, self._widths, axis=1)
-        return outputs
+        given = {"inputs": inputs, "weights": [None] * len(self.inputs) if weights is None else weights}
+        for what, values in given.items():
+            if not isinstance(values, list | tuple) or len(values) != len(self.inputs):
+                count = len(values) if isinstance(values, list | tuple) else "one value that is not a list"
+                raise EmbeddingError(
+                    f"{self.name!r} was given {count} of {what}; expected a list of {len(self.inputs)}"
+                )
+        packed = [pack_input(*item) for item in zip(inputs, given["weights"], self.inputs, strict=True)]
+        rows = self._look_up(join_inputs(packed), [item.combiner for item in packed])
+        return [item.output(found) for item, found in zip(packed, rows, strict=True)]
 
     def sum_gradients(self, gradients: Sequence[Any], variables: Sequence[tf.Variable]) -> list[Any]:
         """Sums gradients over the ranks, in one exchange, leaving those of owned tables as they are.
@@ -191,6 +212,56 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
         owned = self.owned_variables
         return sum_gradients(gradients, variables, owned=owned, ranks=self.ranks, name=f"{self.name}_gradients")
 
+    def check_optimizer(self, settings: OptimizerSettings) -> None:
+        """Checks that an optimizer treats the tables as one rank would.
+
+        Raises:
+            EmbeddingError: It keeps one number for each row, and a table is cut by columns: each slice would have its
+                own.
+        """
+        if len(settings.slot_shape(2, 2)) > 1:
+            return
+        for placement in self.plan.placements:
+            if len({shard.column_start for shard in placement.shards}) > 1:
+                raise EmbeddingError(
+                    f"table {placement.table!r} is cut by columns, and {type(settings).__name__} keeps one number for "
+                    "each row, so each slice would have its own; cut the table by rows, or take another optimizer"
+                )
+
+    def get_weights(self, *, all_ranks: bool = True) -> list[Any]:
+        """Returns whole tables, in the order of the specs, whoever holds them; collective.
+
+        Of an optimizer whose rows lag behind, call `catch_up_all` first.
+
+        Args:
+            all_ranks: Whether every rank gets them; else rank 0 does, and the others get an empty list.
+
+        Returns:
+            float32 [rows, dim] for each table.
+        """
+        tables = []
+        for spec in self.specs:
+            placement, own = self.plan.placement(spec.name), self._own(spec)
+            table = read_table(spec, placement, own, ranks=self.ranks, name=f"{self.name}_whole_table")
+            if all_ranks or self.ranks.rank == 0:
+                tables.append(table)
+        return tables
+
+    def set_weights(self, weights: Sequence[Any], *, block_bytes: int = BLOCK_BYTES) -> None:
+        """Overwrites the tables; every rank gives the same, and keeps the part that it holds.
+
+        Args:
+            weights: For each table, in the order of the specs, floats [rows, dim], or the path of a .npy file with
+                them, of which only this rank's part is read.
+            block_bytes: Of how many bytes at once, or one row.
+
+        Raises:
+            EmbeddingError: There is another number of them, a file cannot be read, or a shape is wrong; nothing was
+                changed on this rank.
+        """
+        for spec, values in zip(self.specs, open_tables(self.specs, weights), strict=True):
+            write_table(self._own(spec), values, block_bytes=block_bytes)
+
     def get_config(self) -> dict[str, Any]:
         """Returns what makes an equal layer, apart from the ranks and the plan, which belong to the run."""
         embeddings = [
@@ -200,154 +271,75 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
         inputs = [asdict(item) for item in self.inputs]
         return {**super().get_config(), "embeddings": embeddings, "inputs": inputs, "seed": self.seed}
 
-    def _make_shard(self, spec: EmbeddingSpec, shard: ShardSpec) -> TableShard:
-        return TableShard(
-            spec.name,
-            self._make_table(spec),
-            self.plan.placement(spec.name).mode == "data_parallel",
-            shard.row_start,
-            shard.row_stop,
-            shard.column_start,
-            shard.column_stop,
-        )
+    def _one_each(self, lengths: tf.Tensor) -> tf.Tensor:
+        apart = [number for number, item in enumerate(self.inputs) if item.combiner is None]
+        if not apart:
+            return lengths
+        names = ", ".join(repr(self.inputs[number].name) for number in apart)
+        said = f"without a combiner a bag needs one id, but some of {names} have not; call the layer instead"
+        with tf.control_dependencies(
+            [tf.debugging.assert_equal(tf.gather(lengths, apart), tf.constant(1, tf.int64), said)]
+        ):
+            return tf.identity(lengths)
 
-    def _make_table(self, spec: EmbeddingSpec) -> tf.Variable:
-        table = self.add_weight(
-            spec.name, shape=(spec.input_dim, spec.output_dim), initializer="zeros", dtype=tf.float32
-        )
-        bound = _keyed_bound(spec)
-        if bound is None:
-            initial = spec.embeddings_initializer(table.shape, dtype=tf.float32)
-            if self.plan.placement(spec.name).mode == "data_parallel":
-                initial = self.ranks.broadcast(initial, name=f"{self.name}_{spec.name}_initial")
-            table.assign(initial)
-            return table
-        key = table_key(self.seed, spec.name)
-        for start, rows in uniform_row_blocks(key, bound=bound, num_rows=spec.input_dim, dim=spec.output_dim):
-            write_rows(table, start, rows)
-        return table
+    def _look_up(self, batch: Batch, combiners: Sequence[str | None]) -> list[tf.Tensor]:
+        """Returns for each input [B, dim], or [n, dim] for its n ids where it has no combiner."""
+        layout = self._layouts.of(combiners)
+        found: dict[int, tf.Tensor] = {}
+        if layout.local:
+            numbers = [feature.number for feature in layout.local]
+            columns = self._held.pool(layout.local, batch.select(numbers), combiners)
+            found |= zip(numbers, tf.split(columns, [self._widths[number] for number in numbers], axis=1), strict=True)
+        for table in layout.local_rows:
+            unique = UniqueIds.of(table, batch, self.inputs)
+            rows = self._held.rows(table.table, table.shards[0], unique.ids)
+            found |= zip(table.numbers, unique.pool(rows, combiners), strict=True)
+        if layout.travels:
+            found |= self._exchange.look_up(layout, batch, combiners)
+        return [found[number] for number in range(len(self.inputs))]
+
+    def _own(self, spec: EmbeddingSpec) -> dict[ShardSpec, tf.Variable]:
+        rank = self.ranks.rank
+        return {_rectangle(shard, rank): shard.variable for shard in self.shards if shard.table == spec.name}
+
+    def _make_shards(self, spec: EmbeddingSpec) -> list[TableShard]:
+        own = [shard for table, shard in self.plan.shards_of(self.ranks.rank) if table == spec.name]
+        name = f"{self.name}_{spec.name}_initial"
+        values = InitialValues(spec, seed=self.seed, ranks=self.ranks, holds=bool(own), name=name)
+        replicated = self.plan.placement(spec.name).mode == "data_parallel"
+        made = []
+        for shard in own:
+            shape = (shard.num_rows, shard.dim)
+            variable = self.add_weight(spec.name, shape=shape, initializer="zeros", dtype=tf.float32)
+            for start, rows in values.blocks(shard):
+                write_rows(variable, start, rows)
+            corners = (shard.row_start, shard.row_stop, shard.column_start, shard.column_stop)
+            made.append(TableShard(spec.name, variable, replicated, *corners))
+        return made
 
     def _make_nothing_owned(self) -> tf.Variable | None:
-        """Gives a rank without a table of its own an empty variable, through which it joins the backward exchange.
+        """Gives a rank that is asked for nothing an empty variable, through which it joins the backward exchange.
 
         TensorFlow computes gradients only on the way to a variable, and the owners wait for those of every rank.
         """
-        if not any(self._groups[:-1]) or any(not shard.replicated for shard in self.shards):
+        layout = self._layouts.of([item.combiner for item in self.inputs])
+        if not layout.travels or layout.serves(self.ranks.rank):
             return None
         return self.add_weight("nothing_owned", shape=(0,), initializer="zeros", dtype=tf.float32)
 
-    def _exchange(self, ids: tf.Tensor, lengths_FB: tf.Tensor) -> list[tf.Tensor]:
-        """Returns [B, dim] for each input in the order of the groups, in which the arguments are."""
-        num_ranks, batch = self.ranks.size, tf.shape(lengths_FB, out_type=tf.int64)[1]
-        counts = tf.stack([tf.reduce_sum(part) for part in tf.split(lengths_FB, _sizes(self._groups))])
-        ids_of = tf.split(ids, counts)
-        lengths_of = tf.split(lengths_FB, _sizes(self._groups))
-        message, splits = _write_messages(batch, ids_of[:num_ranks], lengths_of[:num_ranks])
-        received, received_splits = self.ranks.alltoall(message, splits, name=f"{self.name}_ids")
-        own = self._groups[self.ranks.rank]
-        batches_R, owner_ids, owner_lengths_FG = _read_messages(received, received_splits, num_ranks, len(own))
-        if own:
-            pooled = tf.reshape(self._pool(own, owner_ids, owner_lengths_FG), [-1])
-        else:
-            pooled = tf.convert_to_tensor(self._nothing_owned)
-        # Without a table this is 0, but written so that TensorFlow cannot know: it would prune the exchange of the ids,
-        # whose result nothing else needs here, and the other ranks would wait for it for ever. A control dependency
-        # does not help.
-        row = sum(self._widths[number] for number in own)
-        splits = batches_R * row if own else tf.minimum(batches_R, 0)
-        returned, _ = self.ranks.alltoall(pooled, tf.cast(splits, tf.int32), name=f"{self.name}_rows")
-        rows_of = [sum(self._widths[number] for number in group) for group in self._groups[:num_ranks]]
-        flat_of = tf.split(returned, [batch * row for row in rows_of])
-        blocks = [tf.reshape(flat, [batch, row]) for flat, row in zip(flat_of, rows_of, strict=True)]
-        if self._groups[-1]:
-            blocks.append(self._pool(self._groups[-1], ids_of[-1], lengths_of[-1]))
-        return [
-            column for block, group in zip(blocks, self._groups, strict=False) for column in self._columns(block, group)
-        ]
 
-    def _columns(self, block: tf.Tensor, group: Sequence[int]) -> list[tf.Tensor]:
-        return tf.split(block, [self._widths[number] for number in group], axis=1) if group else []
-
-    def _pool(self, numbers: Sequence[int], ids: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
-        """Looks up the given inputs in the tables of this rank: ids [n], lengths int64 [f, b] -> [b, summed widths]."""
-        names = list(dict.fromkeys(self.inputs[number].table for number in numbers))
-        if self.before_lookup is not None:
-            parts = tf.split(ids, tf.reduce_sum(lengths, axis=1), num=len(numbers))
-            for name in names:
-                own = [part for part, number in zip(parts, numbers, strict=True) if self.inputs[number].table == name]
-                self.before_lookup(self._variables[name], tf.concat(own, axis=0))
-        offsets = tf.concat([[0], tf.cumsum(tf.reshape(lengths, [-1]))], axis=0)
-        return tf_ops.pooled_lookup(
-            [self._variables[name] for name in names],
-            ids,
-            offsets,
-            feature_tables=[names.index(self.inputs[number].table) for number in numbers],
-            combiners=[self.inputs[number].combiner for number in numbers],
-        )
+def _wires_of(specs: Sequence[EmbeddingSpec], wire: WireFormat | Mapping[str, WireFormat]) -> dict[str, WireFormat]:
+    names = [spec.name for spec in specs]
+    if isinstance(wire, WireFormat):
+        return dict.fromkeys(names, wire)
+    for name in wire:
+        if name not in names:
+            raise EmbeddingError(f"wire names the unknown table {name!r}; the tables are {', '.join(names)}")
+    return {name: wire.get(name, WireFormat()) for name in names}
 
 
-def _group_inputs(inputs: Sequence[Input], plan: Plan) -> list[list[int]]:
-    """Groups input positions by owner, ranks first; the last group is that of the data-parallel tables."""
-    groups: list[list[int]] = [[] for _ in range(plan.num_ranks + 1)]
-    for number, item in enumerate(inputs):
-        placement = plan.placement(item.table)
-        groups[-1 if placement.mode == "data_parallel" else placement.shards[0].rank].append(number)
-    return groups
-
-
-def _reorder_inputs(ids: tf.Tensor, lengths_FB: tf.Tensor, order: Sequence[int]) -> tuple[tf.Tensor, tf.Tensor]:
-    if list(order) == list(range(len(order))):
-        return ids, lengths_FB
-    blocks = tf.RaggedTensor.from_row_lengths(ids, tf.reduce_sum(lengths_FB, axis=1), validate=False)
-    return tf.gather(blocks, order).values, tf.gather(lengths_FB, order)
-
-
-def _write_messages(
-    batch: tf.Tensor, ids_of: Sequence[tf.Tensor], lengths_of: Sequence[tf.Tensor]
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Puts one message for each owner into a row: the batch size, the lengths, the ids; and their sizes, int32 [R].
-
-    Lengths travel as 64 bits although 32 would do: a second exchange for them would cost more than the bytes.
-    """
-    parts, sizes = [], []
-    for ids, lengths in zip(ids_of, lengths_of, strict=True):
-        flat = tf.reshape(lengths, [-1])
-        parts += [batch[tf.newaxis], flat, ids]
-        sizes.append(1 + tf.size(flat) + tf.size(ids))
-    return tf.concat(parts, axis=0), tf.stack(sizes)
-
-
-def _read_messages(
-    received: tf.Tensor, splits: tf.Tensor, num_ranks: int, num_inputs: int
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Puts the messages of all ranks together: batch sizes [R], and ids [n] and lengths [F, G] of the global batch."""
-    batches, lengths, ids = [], [], []
-    for message in tf.split(received, splits, num=num_ranks):
-        begin_ids = 1 + num_inputs * message[0]
-        batches.append(message[0])
-        lengths.append(tf.reshape(message[1:begin_ids], [num_inputs, message[0]]))
-        ids.append(message[begin_ids:])
-    # The ids lie rank by rank and input by input; the lookup wants them input by input and rank by rank.
-    counts = tf.concat([tf.reduce_sum(part, axis=1) for part in lengths], axis=0)
-    blocks = tf.RaggedTensor.from_row_lengths(tf.concat(ids, axis=0), counts, validate=False)
-    turned = [rank * num_inputs + number for number in range(num_inputs) for rank in range(num_ranks)]
-    ordered = tf.gather(blocks, tf.constant(turned, tf.int64)).values
-    return tf.stack(batches), ordered, tf.concat(lengths, axis=1)
-
-
-def _pack(tensor: Any, name: str) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the ids [n] and lengths [B] of one input."""
-    if not tensor.dtype.is_integer:
-        raise EmbeddingError(f"input {name!r} has dtype {tensor.dtype.name}; expected integer ids")
-    if isinstance(tensor, tf.RaggedTensor):
-        if tensor.shape.rank != 2 or tensor.ragged_rank != 1:
-            raise EmbeddingError(f"input {name!r} is ragged of shape {tensor.shape}; expected [B, None]")
-        return tf.cast(tensor.values, tf.int64), tf.cast(tensor.row_lengths(), tf.int64)
-    if tensor.shape.rank not in (1, 2):
-        raise EmbeddingError(f"input {name!r} has shape {tensor.shape}; expected [B] or [B, k]")
-    shape = tf.shape(tensor, out_type=tf.int64)
-    hotness = shape[1] if tensor.shape.rank == 2 else tf.constant(1, tf.int64)
-    return tf.reshape(tf.cast(tensor, tf.int64), [-1]), tf.fill([shape[0]], hotness)
+def _rectangle(shard: TableShard, rank: int) -> ShardSpec:
+    return ShardSpec(rank, shard.row_start, shard.row_stop, shard.column_start, shard.column_stop)
 
 
 def _table_specs(specs: Sequence[EmbeddingSpec], inputs: Sequence[Input]) -> list[TableSpec]:
@@ -361,9 +353,6 @@ def _check_plan(plan: Plan, specs: Sequence[EmbeddingSpec], ranks: Ranks) -> Non
             f"the plan is for {plan.num_ranks} ranks, but {ranks.size} train; make it for {ranks.size}"
         )
     check_plan(plan)
-    for placement in plan.placements:
-        if placement.mode not in ("data_parallel", "table_wise") or placement.exchange != "pooled":
-            raise EmbeddingError(f"table {placement.table!r} is {placement.mode}, which this layer cannot look up yet")
     planned = {table.name: (table.num_rows, table.dim) for table in plan.tables}
     for spec in specs:
         if planned.get(spec.name) != (spec.input_dim, spec.output_dim):
@@ -371,22 +360,3 @@ def _check_plan(plan: Plan, specs: Sequence[EmbeddingSpec], ranks: Ranks) -> Non
                 f"table {spec.name!r} has {spec.input_dim} rows of width {spec.output_dim}, but the plan has "
                 f"{planned.get(spec.name, 'no such table')}; make the plan of the same tables"
             )
-
-
-def _keyed_bound(spec: EmbeddingSpec) -> float | None:
-    """Returns the bound of a table whose values are drawn by position; None where a Keras initializer makes them.
-
-    Keras' unseeded uniform initializer, an Embedding layer's default, gets its own bound but our values: Keras' depend
-    on the order in which variables are made, and so on the number of ranks.
-    """
-    initializer = spec.embeddings_initializer
-    if initializer is None:
-        return 1 / math.sqrt(spec.input_dim)
-    uniform = isinstance(initializer, tf_keras.initializers.RandomUniform)
-    if uniform and initializer.seed is None and initializer.minval == -initializer.maxval:
-        return float(initializer.maxval)
-    return None
-
-
-def _sizes(groups: Sequence[Sequence[int]]) -> list[int]:
-    return [len(group) for group in groups]

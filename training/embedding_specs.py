@@ -10,7 +10,7 @@ import tf_keras
 
 from rankhouse.training.errors import EmbeddingError
 
-COMBINERS = ("sum", "mean")
+COMBINERS = ("sum", "mean", "sqrtn")
 
 
 @dataclass(frozen=True)
@@ -21,15 +21,16 @@ class EmbeddingSpec:
         input_dim: Number of rows.
         output_dim: Width of a row.
         name: Unique name of the table.
-        combiner: How an input's rows are pooled unless the input says otherwise: "sum" or "mean".
-        embeddings_initializer: A Keras initializer, its name or its configuration; None draws each row from
-            (seed, table, row), the same on any number of ranks, uniform in ±1/sqrt(input_dim).
+        combiner: How an input's rows are pooled unless the input says otherwise: "sum", "mean" or "sqrtn"; None: they
+            are not, each id gives a row.
+        embeddings_initializer: A Keras initializer, its name or its configuration; None is uniform in
+            ±1/sqrt(input_dim). The values are the same on any number of ranks (`initial_values.py`).
     """
 
     input_dim: int
     output_dim: int
     name: str
-    combiner: str = "sum"
+    combiner: str | None = "sum"
     embeddings_initializer: Any = None
 
     def __post_init__(self) -> None:
@@ -51,12 +52,12 @@ class Input:
     Attributes:
         name: Unique name, for messages.
         table: Name of its table; several inputs may share one.
-        combiner: "sum" or "mean".
+        combiner: "sum", "mean" or "sqrtn"; None: rows are not pooled.
     """
 
     name: str
     table: str
-    combiner: str = "sum"
+    combiner: str | None = "sum"
 
     def __post_init__(self) -> None:
         _check_combiner(f"input {self.name!r}", self.combiner)
@@ -141,13 +142,13 @@ def _spec_of_layer(layer: Any) -> EmbeddingSpec:
     for setting in ("embeddings_regularizer", "embeddings_constraint"):
         if getattr(layer, setting) is not None:
             raise EmbeddingError(f"table {layer.name!r} has an {setting}, which distributed tables do not support")
-    combiner = getattr(layer, "combiner", None) or "sum"
+    combiner = getattr(layer, "combiner", "sum")  # Keras' own layers have none.
     return EmbeddingSpec(layer.input_dim, layer.output_dim, layer.name, combiner, layer.embeddings_initializer)
 
 
-def _check_combiner(where: str, combiner: str) -> None:
-    if combiner not in COMBINERS:
-        raise EmbeddingError(f"{where} has the combiner {combiner!r}; expected one of {', '.join(COMBINERS)}")
+def _check_combiner(where: str, combiner: str | None) -> None:
+    if combiner is not None and combiner not in COMBINERS:
+        raise EmbeddingError(f"{where} has the combiner {combiner!r}; expected one of {', '.join(COMBINERS)}, or None")
 
 
 def _check_unique(what: str, names: Sequence[str]) -> None:

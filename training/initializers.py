@@ -7,7 +7,6 @@ out here, in integer arithmetic, so that no library's upgrade can change the val
 """
 
 import hashlib
-from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +25,9 @@ def table_key(seed: int, table: str) -> int:
     return int.from_bytes(hashlib.blake2b(f"{seed}/{table}".encode(), digest_size=8).digest(), "little")
 
 
-def uniform_rows(key: int, *, bound: float, dim: int, start: int, stop: int) -> npt.NDArray[np.float32]:
+def uniform_rows(
+    key: int, *, bound: float, dim: int, start: int, stop: int, columns: tuple[int, int] | None = None
+) -> npt.NDArray[np.float32]:
     """Draws rows [start, stop) of a table, uniform between -bound and bound.
 
     Args:
@@ -35,33 +36,53 @@ def uniform_rows(key: int, *, bound: float, dim: int, start: int, stop: int) -> 
         dim: Width of a row.
         start: First row.
         stop: One behind the last row.
+        columns: The first column and one behind the last one; None: all.
 
     Returns:
-        float32 [stop - start, dim].
+        float32 [stop - start, number of columns].
     """
+    values = centred_rows(key, dim=dim, start=start, stop=stop, columns=columns)
+    values *= np.float32(bound * 2.0**-23)
+    return values
+
+
+def centred_rows(
+    key: int, *, dim: int, start: int, stop: int, columns: tuple[int, int] | None = None
+) -> npt.NDArray[np.float32]:
+    """Draws odd multiples of 1/2, each as likely as any other, in (-2**23, 2**23); see `uniform_rows`."""
+    if columns is not None and columns != (0, dim):
+        return _centred(_bits(_positions(dim, start, stop, columns), key))
     first, last = start * dim, stop * dim
     pairs_from, pairs_to = first // 2, (last + 1) // 2
     values = np.empty(2 * (pairs_to - pairs_from), np.float32)
     for at in range(pairs_from, pairs_to, _BLOCK_PAIRS):
         until = min(at + _BLOCK_PAIRS, pairs_to)
-        values[2 * (at - pairs_from) : 2 * (until - pairs_from)] = _centred_pairs(key, at, until)
-    values *= np.float32(bound * 2.0**-23)
+        words = _mix(np.arange(at, until, dtype=np.uint64), key)
+        halves = words.astype("<u8", copy=False).view("<u4")
+        values[2 * (at - pairs_from) : 2 * (until - pairs_from)] = _centred(halves)
     return values[first - 2 * pairs_from : last - 2 * pairs_from].reshape(stop - start, dim)
 
 
-def uniform_row_blocks(
-    key: int, *, bound: float, num_rows: int, dim: int, block_bytes: int = 64 << 20
-) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
-    """Yields (first row, rows) of a whole table in blocks of bounded size, with the arguments of `uniform_rows`."""
-    step = max(1, block_bytes // (4 * dim))
-    for start in range(0, num_rows, step):
-        stop = min(start + step, num_rows)
-        yield start, uniform_rows(key, bound=bound, dim=dim, start=start, stop=stop)
+def random_bits(
+    key: int, *, dim: int, start: int, stop: int, columns: tuple[int, int] | None = None
+) -> npt.NDArray[np.uint32]:
+    """Draws 32 bits for each element, of which `centred_rows` takes the upper 24; see `uniform_rows`."""
+    return _bits(_positions(dim, start, stop, columns or (0, dim)), key)
 
 
-def _centred_pairs(key: int, start: int, stop: int) -> npt.NDArray[np.float32]:
-    """Returns two values for each counter in [start, stop): odd multiples of 1/2 in (-2**23, 2**23), centred at 0."""
-    word = np.arange(start, stop, dtype=np.uint64)
+def _positions(dim: int, start: int, stop: int, columns: tuple[int, int]) -> npt.NDArray[np.uint64]:
+    rows = np.arange(start, stop, dtype=np.uint64)[:, np.newaxis]
+    return rows * np.uint64(dim) + np.arange(*columns, dtype=np.uint64)
+
+
+def _bits(positions: npt.NDArray[np.uint64], key: int) -> npt.NDArray[np.uint32]:
+    """Returns the lower half of the word of an even position's pair, and the upper half of an odd one's."""
+    words = _mix(positions >> np.uint64(1), key)
+    return (words >> ((positions & np.uint64(1)) << np.uint64(5))).astype(np.uint32)
+
+
+def _mix(word: npt.NDArray[np.uint64], key: int) -> npt.NDArray[np.uint64]:
+    """Returns the words of some counters, in place."""
     word *= _GOLDEN
     word += np.uint64(key)
     shifted = np.empty_like(word)
@@ -70,6 +91,9 @@ def _centred_pairs(key: int, start: int, stop: int) -> npt.NDArray[np.float32]:
         word ^= shifted
         if factor is not None:
             word *= factor
+    return word
+
+
+def _centred(bits: npt.NDArray[np.uint32]) -> npt.NDArray[np.float32]:
     # The upper 24 of each 32 bits: float32 holds every one of these integers exactly, so no two round together.
-    bits = word.astype("<u8", copy=False).view("<u4") >> np.uint32(8)
-    return bits.astype(np.float32) - np.float32(2.0**23 - 0.5)
+    return (bits >> np.uint32(8)).astype(np.float32) - np.float32(2.0**23 - 0.5)

@@ -94,7 +94,7 @@ class Placement:
         shards: The table's rectangles, in rising order.
         exchange: How lookups travel: "pooled": ids go to the owner, which pools them; "rows": unique ids go to the
             owners, rows come back and are pooled where they were asked for. Row-wise tables always exchange rows,
-            table-wise ones either; the others "pooled".
+            table-wise and column-wise ones either; data-parallel ones say "pooled".
         reason: Why, as a sentence.
     """
 
@@ -345,7 +345,7 @@ def _check_placement(placement: Placement, table: TableSpec, num_ranks: int) -> 
         raise PlanError(f"{where} lies on the ranks {ranks}; expected one rank")
     if placement.mode == "row_wise" and len(set(ranks)) != len(ranks):
         raise PlanError(f"{where} has two ranges of rows on one of the ranks {ranks}; expected at most one on each")
-    expected = {"row_wise": ("rows",), "table_wise": ("pooled", "rows")}.get(placement.mode, ("pooled",))
+    expected = {"row_wise": ("rows",), "data_parallel": ("pooled",)}.get(placement.mode, ("pooled", "rows"))
     if placement.exchange not in expected:
         raise PlanError(f"{where} exchanges {placement.exchange!r}; expected {' or '.join(expected)}")
     rows = [(shard.row_start, shard.row_stop) for shard in placement.shards]

@@ -11,6 +11,7 @@ from rankhouse.kernels.tf_ops.interaction import dot_interaction
 from rankhouse.kernels.tf_ops.lookup import PooledRows, combine_duplicates, pooled_lookup, pooled_lookup_counted
 from rankhouse.kernels.tf_ops.native import advise_huge_pages
 from rankhouse.kernels.tf_ops.optimizers import Slots, apply, catch_up, make_slots, pooled_lookup_update, squared_norm
+from rankhouse.kernels.tf_ops.pool_rows import pool_rows, take_rows
 from rankhouse.kernels.tf_ops.vocabulary import Evicted, UniqueKeys, Vocabulary, unique
 
 __all__ = [
@@ -29,9 +30,11 @@ __all__ = [
     "from_sparse",
     "join",
     "make_slots",
+    "pool_rows",
     "pooled_lookup",
     "pooled_lookup_counted",
     "pooled_lookup_update",
     "squared_norm",
+    "take_rows",
     "unique",
 ]

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from rankhouse.training.initializers import table_key, uniform_row_blocks, uniform_rows
+from rankhouse.training.initializers import table_key, uniform_rows
 
 KEY = table_key(0, "table")
 
@@ -15,12 +15,11 @@ def test_rows_do_not_depend_on_how_they_are_asked_for(dim: int) -> None:
         assert np.array_equal(part, whole[start:stop])
 
 
-def test_blocks_cover_the_table() -> None:
-    blocks = list(uniform_row_blocks(KEY, bound=1, num_rows=1000, dim=3, block_bytes=100))
-    assert max(rows.nbytes for _, rows in blocks) <= 100
-    assert [start for start, _ in blocks] == list(range(0, 1000, 8))
-    whole = uniform_rows(KEY, bound=1, dim=3, start=0, stop=1000)
-    assert np.array_equal(np.concatenate([rows for _, rows in blocks]), whole)
+@pytest.mark.parametrize("columns", [(0, 1), (2, 3), (1, 7), (0, 7)])
+def test_columns_do_not_depend_on_how_they_are_asked_for(columns: tuple[int, int]) -> None:
+    whole = uniform_rows(KEY, bound=0.5, dim=7, start=3, stop=500)
+    part = uniform_rows(KEY, bound=0.5, dim=7, start=3, stop=500, columns=columns)
+    assert np.array_equal(part, whole[:, slice(*columns)])
 
 
 def test_values_are_uniform_and_uncorrelated() -> None:

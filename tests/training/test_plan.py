@@ -121,7 +121,7 @@ def test_reads_the_documents_of_plans_of_whole_tables() -> None:
         ("table_wise", {"ranks": []}, "no rank or no slice"),
         ("data_parallel", {"ranks": [0]}, r"lies on the ranks \[0\]; expected once on each of the 2 ranks"),
         ("column_wise", {"num_slices": 4}, "slice without a column; make at most 3 slices"),
-        ("column_wise", {"exchange": "rows"}, "exchanges 'rows'; expected pooled"),
+        ("data_parallel", {"exchange": "rows"}, "exchanges 'rows'; expected pooled"),
         ("row_wise", {"ranks": [1, 1]}, "two ranges of rows on one of the ranks"),
         ("row_wise", {"exchange": "pooled"}, "exchanges 'pooled'; expected rows"),
         ("diagonal", {}, "mode 'diagonal'; expected one of data_parallel, table_wise, column_wise, row_wise"),

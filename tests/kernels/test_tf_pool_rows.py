@@ -1,0 +1,76 @@
+"""Pooling of rows that are a tensor, against pooling of those of a variable: the same bits, forward and backward."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from rankhouse.kernels import tf_ops
+
+NUM_ROWS, DIM, BATCH = 9, 5, 6
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("combiners", [["sum"], ["mean"], ["sqrtn"], ["sum", "mean", "sqrtn"]])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_pools_as_a_lookup_in_a_variable(combiners: list[str], weighted: bool, compiled: bool) -> None:
+    generator = np.random.default_rng(5)
+    rows = generator.normal(size=(NUM_ROWS, DIM)).astype(np.float32)
+    lengths = generator.integers(0, 5, len(combiners) * BATCH)
+    offsets = tf.constant(np.cumsum([0, *lengths]))
+    # Not every row is among them.
+    positions = tf.constant(generator.integers(0, NUM_ROWS - 1, lengths.sum()))
+    weights = tf.constant(generator.normal(size=len(positions)).astype(np.float32)) if weighted else None
+    upstream = tf.constant(generator.normal(size=(BATCH, len(combiners) * DIM)).astype(np.float32))
+    table, tensor = tf.Variable(rows), tf.constant(rows)
+
+    def run() -> tuple[Any, ...]:
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(tensor)
+            expected = tf_ops.pooled_lookup(
+                [table], positions, offsets, feature_tables=[0] * len(combiners), combiners=combiners, weights=weights
+            )
+            found = tf_ops.pool_rows(
+                tensor, positions, offsets, max_rows=NUM_ROWS, combiners=combiners, weights=weights
+            )
+        gradient = tf.convert_to_tensor(tape.gradient(expected, table, upstream))
+        return expected, found, gradient, tape.gradient(found, tensor, upstream)
+
+    expected, found, expected_gradient, gradient = (tf.function(run, autograph=False) if compiled else run)()
+    assert np.array_equal(found, expected)
+    assert np.array_equal(gradient, expected_gradient)
+
+
+def test_weights_that_add_up_to_zero_give_zeros() -> None:
+    rows, positions, weights = tf.ones([2, 1]), tf.constant([0, 1], tf.int64), tf.constant([1.0, -1.0])
+    pooled = tf_ops.pool_rows(
+        rows, positions, tf.constant([0, 2], tf.int64), max_rows=2, combiners=["mean"], weights=weights
+    )
+    assert pooled.numpy().tolist() == [[0.0]]
+
+
+def test_takes_rows_and_adds_their_gradients_up() -> None:
+    rows = tf.Variable([[1.0], [2.0], [3.0]])
+    with tf.GradientTape() as tape:
+        taken = tf_ops.take_rows(tf.convert_to_tensor(rows), tf.constant([2, 0, 2], tf.int64), max_rows=3)
+    assert taken.numpy().ravel().tolist() == [3.0, 1.0, 3.0]
+    assert tape.gradient(taken, rows, tf.constant([[1.0], [10.0], [100.0]])).numpy().ravel().tolist() == [10, 0, 101]
+
+
+def test_no_rows_and_no_positions_are_fine() -> None:
+    rows, positions = tf.zeros([0, 3]), tf.zeros([0], tf.int64)
+    offsets = tf.zeros([3], tf.int64)
+    assert (
+        tf_ops.pool_rows(rows, positions, offsets, max_rows=1, combiners=["mean"]).numpy().tolist() == [[0.0] * 3] * 2
+    )
+    assert tf_ops.take_rows(rows, positions, max_rows=1).shape == (0, 3)
+
+
+@pytest.mark.parametrize("position", [-1, 2])
+def test_refuses_positions_that_are_no_rows(position: int) -> None:
+    rows, positions = tf.zeros([2, 1]), tf.constant([position], tf.int64)
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        tf_ops.pool_rows(rows, positions, tf.constant([0, 1], tf.int64), max_rows=2, combiners=["sum"])
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        tf_ops.take_rows(rows, positions, max_rows=2)
