@@ -1,0 +1,160 @@
+"""Keras models whose embedding layers are spread over the ranks: equal answers, equal training, and back again."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+
+from rankhouse.training.convert import distributed_model, placeholder_tables, save_standalone
+from rankhouse.training.distributed_embedding import DistributedEmbedding
+from rankhouse.training.errors import EmbeddingError
+from rankhouse.training.keras_optimizers import distributed_optimizer
+from rankhouse.training.plan import Plan, TableSpec, place
+from rankhouse.training.ranks import Ranks
+from tests.training.launching import run_on_ranks
+
+NUM_SAMPLES = 12
+
+
+def make() -> tf_keras.Model:
+    """A shared table, ids that are computed, three dimensions of ids, and an input that no table reads."""
+    item = tf_keras.Input((), dtype="int64", name="item")
+    seen = tf_keras.Input((3,), dtype="int32", name="seen")
+    grid = tf_keras.Input((2, 2), dtype="int32", name="grid")
+    price = tf_keras.Input((2,), name="price")
+    items, shops = tf_keras.layers.Embedding(10, 4, name="items"), tf_keras.layers.Embedding(7, 3, name="shops")
+    rows = [items(item), tf.reduce_sum(items(seen), 1), tf.reduce_mean(shops(tf.math.floormod(seen, 7)), 1)]
+    rows += [tf.reduce_max(shops(grid), [1, 2]), price]
+    hidden = tf_keras.layers.Dense(5, activation="relu")(tf.concat(rows, 1))
+    return tf_keras.Model([item, seen, grid, price], tf_keras.layers.Dense(1)(hidden), name="clicks")
+
+
+def samples(number: int = NUM_SAMPLES) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
+    rng = np.random.default_rng(1)
+    inputs = (
+        rng.integers(10, size=number),
+        rng.integers(10, size=(number, 3)).astype(np.int32),
+        rng.integers(7, size=(number, 2, 2)).astype(np.int32),
+        rng.normal(size=(number, 2)).astype(np.float32),
+    )
+    return inputs, rng.normal(size=(number, 1)).astype(np.float32)
+
+
+def test_the_same_scores_and_nothing_left_of_keras_tables() -> None:
+    model = make()
+    inputs, _ = samples()
+    converted = distributed_model(model)
+    np.testing.assert_allclose(converted(inputs), model(inputs), rtol=1e-6)
+    assert [layer for layer in converted.submodules if isinstance(layer, tf_keras.layers.Embedding)] == []
+    assert sum(isinstance(layer, DistributedEmbedding) for layer in converted.layers) == 1
+    assert converted.count_params() == model.count_params()
+
+
+def test_a_sequential_model() -> None:
+    layers = [tf_keras.layers.Embedding(9, 2, input_shape=(4,)), tf_keras.layers.Flatten(), tf_keras.layers.Dense(1)]
+    model = tf_keras.Sequential(layers)
+    ids = np.arange(8).reshape(2, 4)
+    np.testing.assert_allclose(distributed_model(model)(ids), model(ids), rtol=1e-6)
+
+
+def test_it_learns_what_keras_learns_and_is_saved_as_a_keras_model(tmp_path: Path) -> None:
+    inputs, labels = samples()
+    model, reference = make(), make()
+    reference.set_weights(model.get_weights())
+    converted = distributed_model(model)
+    for candidate in (converted, reference):
+        candidate.compile(tf_keras.optimizers.legacy.Adagrad(0.1), "mse")
+        candidate.fit(inputs, labels, batch_size=4, epochs=3, shuffle=False, verbose=0)
+    np.testing.assert_allclose(converted(inputs), reference(inputs), rtol=1e-5, atol=1e-6)
+    save_standalone(converted, tmp_path / "saved")
+    saved = tf_keras.models.load_model(tmp_path / "saved", compile=False)
+    np.testing.assert_allclose(saved(inputs), converted(inputs), rtol=1e-5, atol=1e-6)
+    assert {type(layer).__module__.split(".")[0] for layer in saved.layers} == {"tf_keras"}
+
+
+def optimizers() -> dict[str, tf_keras.optimizers.Optimizer]:
+    rate = tf_keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5)
+    return {
+        "amsgrad": tf_keras.optimizers.Adam(0.05, amsgrad=True),
+        "centered": tf_keras.optimizers.legacy.RMSprop(0.05, centered=True),
+        "schedule": tf_keras.optimizers.Adagrad(rate),
+    }
+
+
+def learn_on_ranks(ranks: Ranks, directory: Path) -> dict[str, float]:
+    """Returns by how much models of several ranks and of one differ, after some steps of each optimizer."""
+    inputs, labels = samples()
+    differences = {}
+    for name, optimizer in optimizers().items():
+        tf_keras.utils.set_random_seed(1)  # The same on all ranks, for the reference.
+        reference = make()
+        tf_keras.utils.set_random_seed(1 + ranks.rank)
+        model = make()
+        if ranks.rank == 0:
+            model.set_weights(reference.get_weights())
+        tables = [TableSpec("items", 10, 4), TableSpec("shops", 7, 3)]
+        placements = (
+            place(tables[0], "row_wise", num_ranks=ranks.size),
+            place(tables[1], "data_parallel", num_ranks=2),
+        )
+        converted = distributed_model(model, ranks=ranks, plan=Plan(tuple(tables), placements, ranks.size))
+        reference.compile(optimizers()[name], "mse")
+        converted.compile(distributed_optimizer(optimizer, ranks=ranks), "mse")
+        reference.fit(inputs, labels, batch_size=4, epochs=2, shuffle=False, verbose=0)
+        own = [array.reshape(-1, ranks.size, 2, *array.shape[1:])[:, ranks.rank] for array in (*inputs, labels)]
+        *own_inputs, own_labels = [array.reshape(-1, *array.shape[2:]) for array in own]
+        converted.fit(tuple(own_inputs), own_labels, batch_size=2, epochs=2, shuffle=False, verbose=0)
+        differences[name] = float(np.abs(converted(inputs) - reference(inputs)).max())
+    save_standalone(converted, directory / "saved")
+    saved = tf_keras.models.load_model(directory / "saved", compile=False)
+    differences["saved"] = float(np.abs(saved(inputs) - converted(inputs)).max())
+    return differences
+
+
+@pytest.mark.horovod
+def test_two_ranks_learn_what_keras_learns_on_one_device(tmp_path: Path) -> None:
+    for differences in run_on_ranks(learn_on_ranks, tmp_path, num_ranks=2):
+        assert set(differences) == {*optimizers(), "saved"}
+        assert max(differences.values()) < 2e-5, differences
+
+
+def test_placeholders_take_one_row_and_become_whole_tables() -> None:
+    with placeholder_tables():
+        model = make()
+    assert [layer.embeddings.shape[0] for layer in model.layers if isinstance(layer, tf_keras.layers.Embedding)] == [
+        1,
+        1,
+    ]
+    first, second = distributed_model(model, seed=3), distributed_model(model, seed=3)
+    inputs, _ = samples()
+    np.testing.assert_array_equal(first(inputs), second(inputs))
+    assert len(np.unique(first.get_layer("clicks_tables").get_weights()[0])) > 30
+    assert tf_keras.layers.Embedding(5, 2)(np.array([4])).shape == (1, 2)
+
+
+def test_the_guide_runs_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    guide = Path(__file__).parents[2] / "docs/moving_from_openembedding_and_hybridbackend.md"
+    (script,) = re.findall(r"```python\n(.*?)```", guide.read_text(), re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(script, str(guide), "exec"), {})
+    assert (tmp_path / "saved_model" / "saved_model.pb").is_file()
+
+
+def test_what_cannot_be_spread_is_told() -> None:
+    dense = tf_keras.Sequential([tf_keras.layers.Dense(1, input_shape=(2,))])
+    with pytest.raises(EmbeddingError, match=r"has no tf_keras\.layers\.Embedding"):
+        distributed_model(dense)
+    with pytest.raises(EmbeddingError, match="neither functional nor a sequential one with an input shape"):
+        distributed_model(tf_keras.Sequential([tf_keras.layers.Dense(1)]))
+    inner = tf_keras.Sequential([tf_keras.layers.Embedding(3, 2, input_shape=(1,))], name="inner")
+    outer = tf_keras.Sequential([inner, tf_keras.layers.Dense(1)])
+    with pytest.raises(EmbeddingError, match="has the model 'inner' in it, with embedding layers of its own"):
+        distributed_model(outer)
+    masked = tf_keras.Sequential([tf_keras.layers.Embedding(3, 2, mask_zero=True, input_shape=(1,))])
+    with pytest.raises(EmbeddingError, match="mask_zero"):
+        distributed_model(masked)
+    with pytest.raises(EmbeddingError, match="was not made by distributed_model"):
+        save_standalone(dense, "nowhere")

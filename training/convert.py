@@ -1,0 +1,227 @@
+"""Turns a Keras model with embedding layers into one whose tables are spread over the ranks, and back.
+
+    with placeholder_tables():  # where tables are larger than one process: they take no memory yet
+        model = make_my_model()
+    model = distributed_model(model, ranks=ranks)
+    model.compile(distributed_optimizer(tf_keras.optimizers.Adam(), ranks=ranks), loss="binary_crossentropy")
+    model.fit(...)
+    save_standalone(model, "folder")  # a Keras model of Keras' own layers
+
+All embedding layers of a model become one `DistributedEmbedding`, so a step exchanges ids and rows once, whatever
+their number.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import tensorflow as tf
+import tf_keras
+
+from rankhouse.training.distributed_embedding import DistributedEmbedding
+from rankhouse.training.embedding_specs import Input, spec_of
+from rankhouse.training.errors import EmbeddingError
+from rankhouse.training.plan import Plan
+from rankhouse.training.ranks import Ranks
+
+
+@dataclass(frozen=True)
+class _Call:
+    """One use of an embedding layer in a model: the tensor of its ids, and that of the rows."""
+
+    layer: tf_keras.layers.Embedding
+    ids: Any
+    rows: Any
+
+
+@dataclass(frozen=True)
+class _Conversion:
+    """What a converted model was made of."""
+
+    original: tf_keras.Model
+    embedding: DistributedEmbedding
+    layers: tuple[tf_keras.layers.Embedding, ...]
+
+
+# By converted model. Not attributes of it: Keras would count the original's variables as the model's.
+_conversions: WeakKeyDictionary[tf_keras.Model, _Conversion] = WeakKeyDictionary()
+
+
+@contextmanager
+def placeholder_tables() -> Iterator[None]:
+    """Within it, Keras' embedding layers get a table of one row: models are described, and cost no memory.
+
+    Such a model only serves to be given to `distributed_model`, which draws the initial values of its tables from
+    (seed, table, row), so that they are the same on any number of ranks.
+    """
+
+    def build(layer: tf_keras.layers.Embedding, input_shape: Any = None) -> None:
+        layer.embeddings = layer.add_weight(name="embeddings", shape=(1, layer.output_dim), initializer="zeros")
+        layer.built = True
+
+    keras_build = tf_keras.layers.Embedding.build
+    tf_keras.layers.Embedding.build = build
+    try:
+        yield
+    finally:
+        tf_keras.layers.Embedding.build = keras_build
+
+
+def distributed_model(
+    model: tf_keras.Model, *, ranks: Ranks | None = None, plan: Plan | None = None, seed: int = 0
+) -> tf_keras.Model:
+    """Returns a model that computes the same with its embedding tables spread over the ranks; collective.
+
+    Dense layers, and tables that are there already, start with the values of rank 0, tables of `placeholder_tables`
+    with values of their own. Both models share the dense layers.
+
+    Args:
+        model: A functional or sequential Keras model; its `tf_keras.layers.Embedding` layers lie in it itself, not in a
+            model inside it.
+        ranks: The ranks that train together; by default this process alone.
+        plan: Who holds which table; by default as of `DistributedEmbedding`.
+        seed: Selects the initial values of placeholder tables.
+
+    Returns:
+        A functional model of the same inputs and outputs; compile it with a `distributed_optimizer`.
+
+    Raises:
+        EmbeddingError: The model is of another kind, has no embedding layer, or one that cannot be spread.
+        PlanError: The tables cannot be placed.
+    """
+    ranks = ranks or Ranks(0, 1)
+    calls = _embedding_calls(model)
+    layers = tuple(dict.fromkeys(call.layer for call in calls))
+    embedding = DistributedEmbedding(
+        [spec_of(layer) for layer in layers],
+        inputs=[Input(f"{call.layer.name}#{number}", call.layer.name, None) for number, call in enumerate(calls)],
+        ranks=ranks,
+        plan=plan,
+        seed=seed,
+        name=f"{model.name}_tables",
+    )
+    rows = embedding([_ids_of(call) for call in calls])
+    converted = _replaced(model, calls, [_shaped_like(row, call.rows) for row, call in zip(rows, calls, strict=True)])
+    _conversions[converted] = _Conversion(model, embedding, layers)
+    _take_over_values(layers, embedding, _dense_variables(model), ranks)
+    return converted
+
+
+def save_standalone(model: tf_keras.Model, path: Path | str) -> None:
+    """Saves a converted model as one of Keras' own layers, with whole tables; collective.
+
+    `tf_keras.models.load_model` and TensorFlow Serving read it without Rankhouse. Rank 0 writes, and needs memory for
+    all tables; for larger ones export a version. The optimizer's state is left out: checkpoints have it.
+
+    Args:
+        model: What `distributed_model` returned.
+        path: The folder of the SavedModel, or a file that ends in .keras or .h5.
+
+    Raises:
+        EmbeddingError: The model was not made by `distributed_model`.
+    """
+    conversion = _conversions.get(model)
+    if conversion is None:
+        raise EmbeddingError(f"model {model.name!r} was not made by distributed_model; save it by its own `save`")
+    tables = conversion.embedding.get_weights(all_ranks=False)
+    if conversion.embedding.ranks.rank == 0:
+        standalone = tf_keras.models.clone_model(conversion.original)
+        table_of = dict(zip(conversion.layers, tables, strict=True))
+        for layer, copy in zip(conversion.original.layers, standalone.layers, strict=True):
+            copy.set_weights([table_of[layer]] if layer in table_of else layer.get_weights())
+        standalone.save(path)
+    conversion.embedding.ranks.barrier(name="save_standalone")
+
+
+def _embedding_calls(model: tf_keras.Model) -> list[_Call]:
+    if not getattr(model, "_is_graph_network", False):
+        raise EmbeddingError(
+            f"model {model.name!r} is neither functional nor a sequential one with an input shape; make it one, or use "
+            "DistributedEmbedding in its own code"
+        )
+    for layer in model.layers:
+        inner = layer.submodules if isinstance(layer, tf_keras.Model) else ()
+        if any(isinstance(module, tf_keras.layers.Embedding) for module in inner):
+            raise EmbeddingError(
+                f"model {model.name!r} has the model {layer.name!r} in it, with embedding layers of its own; call "
+                f"distributed_model with {layer.name!r}, or put its layers into the outer model"
+            )
+    nodes = [node for depth in sorted(model._nodes_by_depth, reverse=True) for node in model._nodes_by_depth[depth]]
+    calls = [
+        _Call(node.layer, node.input_tensors, node.outputs)
+        for node in nodes
+        if isinstance(node.layer, tf_keras.layers.Embedding)
+    ]
+    if not calls:
+        raise EmbeddingError(f"model {model.name!r} has no tf_keras.layers.Embedding; there is nothing to spread")
+    return calls
+
+
+def _replaced(model: tf_keras.Model, calls: Sequence[_Call], rows: Sequence[Any]) -> tf_keras.Model:
+    """Returns the model with the rows of its embedding layers' calls replaced."""
+    needed = _inputs_behind(model, {id(call.rows) for call in calls})
+    rest = tf_keras.Model([*needed, *[call.rows for call in calls]], model.outputs, name=model.name)
+    outputs = rest([*needed, *rows])
+    return tf_keras.Model(model.inputs, outputs, name=f"distributed_{model.name}")
+
+
+def _inputs_behind(model: tf_keras.Model, ends: set[int]) -> list[Any]:
+    """Returns the model's inputs that its outputs need besides the tensors at which the search ends."""
+    found: set[int] = set()
+    seen = set(ends)
+    waiting = [output for output in model.outputs if id(output) not in ends]
+    while waiting:
+        tensor = waiting.pop()
+        if id(tensor) in seen:
+            continue
+        seen.add(id(tensor))
+        if tensor.node.is_input:
+            found.add(id(tensor))
+        else:
+            waiting += tensor.node.keras_inputs
+    return [value for value in model.inputs if id(value) in found]
+
+
+def _ids_of(call: _Call) -> Any:
+    """Returns integers of at most two dimensions: Keras' layer casts what is none, and takes ids [B, a, b, ...]."""
+    ids = call.ids if call.ids.dtype.is_integer else tf.cast(call.ids, tf.int32)
+    if ids.shape.rank is None or ids.shape.rank <= 2:
+        return ids
+    return tf_keras.layers.Flatten()(ids)
+
+
+def _shaped_like(rows: Any, wanted: Any) -> Any:
+    if wanted.shape.rank == rows.shape.rank:
+        return rows
+    return tf_keras.layers.Reshape(wanted.shape[1:])(rows)
+
+
+def _dense_variables(model: tf_keras.Model) -> list[tf.Variable]:
+    return [
+        variable
+        for layer in model.layers
+        if not isinstance(layer, tf_keras.layers.Embedding)
+        for variable in layer.variables
+    ]
+
+
+def _take_over_values(
+    layers: Sequence[tf_keras.layers.Embedding],
+    embedding: DistributedEmbedding,
+    dense: Sequence[tf.Variable],
+    ranks: Ranks,
+) -> None:
+    """Gives every rank the values that rank 0 has."""
+    for number, variable in enumerate(dense):
+        variable.assign(ranks.broadcast(variable, name=f"{embedding.name}_dense_{number}"))
+    for number, layer in enumerate(layers):
+        if layer.embeddings.shape[0] != layer.input_dim:  # A placeholder.
+            continue
+        table = ranks.broadcast(layer.embeddings, name=f"{embedding.name}_table_{number}")
+        for shard in embedding.shards:
+            if shard.table == layer.name:
+                rows = table[shard.row_start : shard.row_stop, shard.column_start : shard.column_stop]
+                shard.variable.assign(rows)
