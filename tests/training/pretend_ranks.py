@@ -1,31 +1,15 @@
 """States as each rank of a plan holds them, all in one process: loading and writing parts needs no exchange."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-import tensorflow as tf
 
 from rankhouse.kernels.optimizer_settings import OptimizerSettings
 from rankhouse.training import checkpoint
 from rankhouse.training.checkpoint import Saving, TrainingState
-from rankhouse.training.distributed_embedding import TableShard
-from rankhouse.training.embedding_specs import EmbeddingSpec
-from rankhouse.training.optimizers import Optimizer
 from rankhouse.training.plan import Placement, Plan, TableSpec, check_plan, place
 from rankhouse.training.ranks import Ranks
-from tests.training.small_model import DIM, SPECS
-
-
-@dataclass(frozen=True)
-class Tables:
-    """What a checkpoint needs to know of a layer: zeros in the rectangles that one rank holds."""
-
-    specs: Sequence[EmbeddingSpec]
-    plan: Plan
-    shards: Sequence[TableShard]
+from tests.training.small_model import SPECS, build
 
 
 def make_plan_by_hand(num_ranks: int, placed: Mapping[str, Placement | str]) -> Plan:
@@ -40,25 +24,15 @@ def make_plan_by_hand(num_ranks: int, placed: Mapping[str, Placement | str]) -> 
     return plan
 
 
-def pretend(plan: Plan, rank: int, settings: OptimizerSettings) -> TrainingState:
-    """Returns the state of one rank."""
-    shards = [
-        TableShard(
-            table,
-            tf.Variable(tf.zeros([spec.num_rows, spec.dim])),
-            plan.placement(table).mode == "data_parallel",
-            *(spec.row_start, spec.row_stop, spec.column_start, spec.column_stop),
-        )
-        for table, spec in plan.shards_of(rank)
-    ]
-    kernel = tf.Variable(np.zeros((DIM, 1), np.float32))
-    optimizer = Optimizer(settings, tables=[shard.variable for shard in shards], dense=[kernel], learning_rate=0.1)
-    return TrainingState(Tables(SPECS, plan, shards), {"kernel": kernel}, optimizer)
+def pretend(plan: Plan, settings: OptimizerSettings) -> list[TrainingState]:
+    """Returns the state of each rank of a plan, with other initial values than those of `build`."""
+    size = plan.num_ranks
+    return [build(Ranks(rank, size), seed=99, settings=settings, plan=plan) for rank in range(size)]
 
 
 def load_all(path: Path, plan: Plan, settings: OptimizerSettings) -> list[TrainingState]:
     """Loads a checkpoint as each rank of a plan would."""
-    states = [pretend(plan, rank, settings) for rank in range(plan.num_ranks)]
+    states = pretend(plan, settings)
     for state in states:
         checkpoint._load(path, state, None)
     return states

@@ -12,7 +12,7 @@ from rankhouse.training.clipping import clipping_scale, owned_squared_norm
 from rankhouse.training.distributed_embedding import DistributedEmbedding
 from rankhouse.training.embedding_specs import EmbeddingSpec, Input
 from rankhouse.training.optimizers import Optimizer
-from rankhouse.training.plan import TableSpec, make_plan
+from rankhouse.training.plan import Plan, TableSpec, make_plan
 from rankhouse.training.ranks import Ranks
 
 # By default two tables are table-wise and one data-parallel, so the third of three ranks owns none.
@@ -35,10 +35,15 @@ SIGNATURE = (
 
 
 def build(
-    ranks: Ranks, *, threshold: int = 10, seed: int = 1, settings: OptimizerSettings | None = None
+    ranks: Ranks,
+    *,
+    threshold: int = 10,
+    seed: int = 1,
+    settings: OptimizerSettings | None = None,
+    plan: Plan | None = None,
 ) -> TrainingState:
     tables = [TableSpec(spec.name, spec.input_dim, spec.output_dim) for spec in SPECS]
-    plan = make_plan(tables, num_ranks=ranks.size, data_parallel_threshold_rows=threshold)
+    plan = plan or make_plan(tables, num_ranks=ranks.size, data_parallel_threshold_rows=threshold)
     embedding = DistributedEmbedding(SPECS, inputs=INPUTS, ranks=ranks, plan=plan, seed=seed, name="embedding")
     kernel = tf.Variable(np.random.default_rng(seed).normal(size=(DIM, 1)).astype(np.float32))
     tables = [shard.variable for shard in embedding.shards]

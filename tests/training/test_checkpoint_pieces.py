@@ -162,8 +162,7 @@ def test_all_damage_is_found_at_once(sliced: Path) -> None:
 
 def test_numbers_of_rows_of_slices_are_not_put_together(tmp_path: Path) -> None:
     settings = RowwiseAdagrad()
-    states = [pretend(BY_BOTH[2], rank, settings) for rank in range(2)]
-    path = save_all(tmp_path, states, 1)
+    path = save_all(tmp_path, pretend(BY_BOTH[2], settings), 1)
     assert sum(len(block.rows) for block in Checkpoint.open(path).rows("user", "accumulator", column_stop=1)) == 40
     with pytest.raises(CheckpointError, match="'accumulator' of table 'user' is one number for each row of 3 slices"):
         load_all(path, BY_BOTH[1], settings)

@@ -205,7 +205,10 @@ def test_a_step_is_traced_once_whatever_the_sizes(
     monkeypatch.setattr(type(trainer.model), "logits", lambda *args: (traces.append(1), logits(*args))[1])
     step = make_train_step(trainer.model)
     for batch in trainer.loader.batches():
-        step(batch, batch.num_samples, False)
+        news = step(batch, batch.num_samples, False)
+    assert (news.num_stopping, news.num_failed) == (0, 0)
+    news = step(batch, batch.num_samples, True, save_failed=True)
+    assert (news.num_stopping, news.num_failed) == (1, 1)
     assert len(traces) == 1
 
 
