@@ -102,7 +102,7 @@ def test_a_caller_goes_from_version_to_version(dataset: Dataset) -> None:
     caller = Caller(calls.timed, 1 << 20)
     with caller.going_on():
         second = caller.change(calls.timed.of(versions[1].value or 0))
-        for _ in range(10_000):
+        for _ in range(60_000):
             if second in caller.made()[:, 2]:
                 break
             time.sleep(0.001)

@@ -30,7 +30,7 @@ POLICY = "{admit: rollout, rollout: {steps: [{weight: 5, pause: 10m}, {weight: 1
 
 @pytest.fixture
 def state(tmp_path: Path) -> Iterator[StateStore]:
-    opened = open_state_store(f"sqlite://{tmp_path}/state.db", timeout_seconds=10.0)
+    opened = open_state_store(f"sqlite://{tmp_path}/state.db", timeout_seconds=60.0)
     has_stable(opened, previous=("000000-00000000",))
     reports(opened)
     yield opened
@@ -225,7 +225,7 @@ def test_every_command_calls_what_the_document_has(
     }
     assert names == {line[0] for line in lines} - {"keys"}
     monkeypatch.undo()
-    document = httpx.get(f"{admin.url}/openapi.json").json()
+    document = httpx.get(f"{admin.url}/openapi.json", timeout=60.0).json()
     described = {
         (method, path): re.compile(re.sub(r"{\w+}", "[^/]+", path))
         for path, each in document["paths"].items()

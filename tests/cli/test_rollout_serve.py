@@ -42,7 +42,7 @@ def test_a_version_is_rolled_out_judged_promoted_and_taken_back(tmp_path: Path) 
 
         def versions() -> dict[str, str]:
             """Which version answers each of 200 users."""
-            with httpx.Client(timeout=30.0) as users:
+            with httpx.Client(timeout=60.0) as users:
                 bodies = [{"candidates": [ROWS[0]], "key": f"user {number}"} for number in range(200)]
                 return {str(body["key"]): users.post(score, json=body).json()["version"] for body in bodies}
 

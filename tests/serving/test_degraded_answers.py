@@ -52,7 +52,7 @@ def triton_over(redis: Server, run_dir: Path, **options: str) -> Iterator[Triton
         "rows": "redis",
         "redis.url": f"redis://reader@{redis.name}",
         "redis.password_env": "READER_PASSWORD",
-        "redis.deadline_ms": "1000",
+        "redis.deadline_ms": "2000",
         "redis.breaker_ms": "1",
         **options,
     }
@@ -102,7 +102,7 @@ def load(triton: TritonServer, version: Version) -> str:
 
 
 def score(triton: TritonServer, ensemble: str) -> ScoreResult:
-    return call(triton, lambda client: client.score(ensemble, raw_batch(ROWS), timeout_seconds=30.0))
+    return call(triton, lambda client: client.score(ensemble, raw_batch(ROWS), timeout_seconds=60.0))
 
 
 def test_scores_of_default_rows_are_marked_until_redis_answers(
@@ -151,7 +151,7 @@ def test_a_batch_waits_for_one_deadline_however_many_requests_it_has(
         model = write_batched(version, features_step(version), repository=triton.repository)
         inference.load(model)
         # Counters reach Triton's metrics by and by: this copy has the failures of the tests before.
-        until("the version is in a copy", lambda: lookups in httpx.get(triton.metrics_url).text)
+        until("the version is in a copy", lambda: lookups in httpx.get(triton.metrics_url, timeout=60.0).text)
         before = counter(triton, failures)
         with redis.paused():
             calls = [inference.begin(model, as_element(raw_arrays(raw_batch([row])))) for row in ROWS[:3]]
@@ -164,7 +164,7 @@ def test_a_batch_waits_for_one_deadline_however_many_requests_it_has(
 
 def counter(triton: TritonServer, name: str) -> float:
     """The sum of those of Triton's counters whose name and labels have this part."""
-    lines = httpx.get(triton.metrics_url).text.splitlines()
+    lines = httpx.get(triton.metrics_url, timeout=60.0).text.splitlines()
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines if name in line and not line.startswith("#"))
 
 
@@ -184,12 +184,12 @@ def test_clients_are_told_and_prometheus_counts(
             assert rest.score(MODEL, request).degraded
             assert over_grpc.score(MODEL, request).degraded
         until("Redis answers", lambda: not rest.score(MODEL, request).degraded)
-        degraded = httpx.get(f"{gateway.url}/metrics").text.split(counter)[1].split()[0]
+        degraded = httpx.get(f"{gateway.url}/metrics", timeout=60.0).text.split(counter)[1].split()[0]
         assert float(degraded) >= 2
-        answer = httpx.post(gateway.score_url, json={"candidates": list(ROWS)}).json()
+        answer = httpx.post(gateway.score_url, json={"candidates": list(ROWS)}, timeout=60.0).json()
         assert answer["degraded"] is False
         assert not over_grpc.score(MODEL, request).degraded
-        assert f"{counter} {degraded}\n" in httpx.get(f"{gateway.url}/metrics").text
+        assert f"{counter} {degraded}\n" in httpx.get(f"{gateway.url}/metrics", timeout=60.0).text
 
 
 def test_rankhouse_score_says_so(

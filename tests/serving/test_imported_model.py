@@ -49,7 +49,7 @@ def test_it_proves_itself_and_scores_as_its_files_say(
             name = write_models(version, repository=triton.repository)
             await client.load(name)
             try:
-                result = await client.score(name, raw, timeout_seconds=30.0)
+                result = await client.score(name, raw, timeout_seconds=60.0)
                 return await replay_golden(client, name, version), result.scores
             finally:
                 await client.unload(name)

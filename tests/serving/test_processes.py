@@ -25,7 +25,7 @@ time.sleep(600)
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -80,7 +80,7 @@ def test_a_process_that_dies_shows_the_end_of_its_log(tmp_path: Path) -> None:
     process = ChildProcess("it", command, log_path=tmp_path / "log")
     process.start()
     with pytest.raises(ProcessFailedError, match=r"it died at its start \(status 3\); .*\n(.*\n)*last words"):
-        process.wait_until(lambda: False, timeout_seconds=30)
+        process.wait_until(lambda: False, timeout_seconds=60)
 
 
 def test_a_process_that_is_not_ready_in_time(tmp_path: Path) -> None:

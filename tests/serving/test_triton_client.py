@@ -39,7 +39,7 @@ def call(triton: TritonServer, act: Callable[[TritonClient], Awaitable[T]]) -> T
     return asyncio.run(run())
 
 
-def score(triton: TritonServer, ensemble: str, raw: RawBatch, *, timeout_seconds: float = 30.0) -> np.ndarray:
+def score(triton: TritonServer, ensemble: str, raw: RawBatch, *, timeout_seconds: float = 60.0) -> np.ndarray:
     result = call(triton, lambda client: client.score(ensemble, raw, timeout_seconds=timeout_seconds))
     assert not result.is_degraded
     return result.scores
@@ -59,7 +59,7 @@ def test_scores_are_those_of_the_truth(triton: TritonServer, ensemble: str) -> N
 
 def test_each_answer_says_how_many_of_its_values_are_unknown(triton: TritonServer, ensemble: str) -> None:
     async def score_all(client: TritonClient) -> list[int]:
-        calls = [client.score(ensemble, raw_batch([row] * 3), timeout_seconds=30.0) for row in ROWS]
+        calls = [client.score(ensemble, raw_batch([row] * 3), timeout_seconds=60.0) for row in ROWS]
         return [result.num_unknown for result in await asyncio.gather(*calls)]
 
     # "atlantis" and 1; "zz" and three times 5: see `small_version.ROWS`.
@@ -134,7 +134,7 @@ def test_a_wrong_request_disturbs_no_other(triton: TritonServer, ensemble: str) 
     wrong = altered("float_values", np.full((4, 2), -np.inf))
 
     async def score_both(client: TritonClient) -> list[ScoreResult | BaseException]:
-        calls = [client.score(ensemble, raw, timeout_seconds=30.0) for raw in (wrong, raw_batch(ROWS)) * 10]
+        calls = [client.score(ensemble, raw, timeout_seconds=60.0) for raw in (wrong, raw_batch(ROWS)) * 10]
         return list(await asyncio.gather(*calls, return_exceptions=True))
 
     results = call(triton, score_both)
@@ -202,7 +202,7 @@ def test_an_answer_to_something_else_is_refused(model: str, outputs: dict[str, n
         await server.start()
         try:
             async with TritonClient(f"127.0.0.1:{port}") as client:
-                await client.score("small.1", raw_batch(ROWS), timeout_seconds=30.0)
+                await client.score("small.1", raw_batch(ROWS), timeout_seconds=60.0)
         finally:
             await server.stop(None)
 

@@ -43,7 +43,7 @@ def test_stop_leaves_no_process_no_port_and_no_shared_memory(tmp_path: Path, ver
 
         asyncio.run(load())
         assert len(processes_of(pid)) == 2, "the server and the process of the Python step"
-        with urllib.request.urlopen(server.metrics_url, timeout=30) as reply:
+        with urllib.request.urlopen(server.metrics_url, timeout=60) as reply:
             assert b"nv_inference_request_success" in reply.read()
         assert list(Path("/dev/shm").glob(f"{server.memory_prefix}*"))
     assert processes_of(pid) == []

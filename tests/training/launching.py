@@ -23,7 +23,7 @@ ENVIRONMENT = {
 
 
 def run_on_ranks(
-    function: Callable[..., Any], directory: Path, *, num_ranks: int, timeout_seconds: float = 150
+    function: Callable[..., Any], directory: Path, *, num_ranks: int, timeout_seconds: float = 280
 ) -> list[Any]:
     """Calls `function(ranks, directory)` on each rank; returns what they returned (JSON values), by rank."""
     outputs = directory / f"ranks-{num_ranks}"

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -67,35 +67,60 @@ def on_two_ranks(tmp_path_factory: pytest.TempPathFactory, dataset: Path) -> Run
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory, dataset: Path) -> RunFolder:
     """A run on two ranks that got SIGTERM in the middle."""
-    run = make_run(tmp_path_factory.mktemp("runs") / "stopped", dataset)
-    assert during(run, lambda: os.kill(os.getpid(), signal.SIGTERM), num_ranks=2) == STOPPED
-    return run
+    folder = tmp_path_factory.mktemp("runs")
+    for number in range(5):
+        run = make_run(folder / f"stopped-{number}", dataset)
+        if during(run, lambda: os.kill(os.getpid(), signal.SIGTERM), num_ranks=2) == STOPPED:
+            return run
+    raise AssertionError("each of five runs was over before it could be stopped")
 
 
-def during(run: RunFolder, act: Callable[[], None], *, num_ranks: int, hosts: str | None = None) -> int:
-    """Launches a run and does something to it once it has done ten steps."""
+def during(
+    run: RunFolder,
+    act: Callable[[], None],
+    *,
+    num_ranks: int,
+    hosts: str | None = None,
+    is_due: Callable[[], bool] | None = None,
+) -> int:
+    """Launches a run and does something to it once it has done ten steps, or once it is due."""
+    is_over = threading.Event()
 
     def wait_and_act() -> None:
-        deadline = time.monotonic() + 120
-        while len(run.metrics()) < 10 and time.monotonic() < deadline:
-            time.sleep(0.01)
+        while not (is_due() if is_due else len(run.metrics()) >= 10):
+            if is_over.wait(0.01):
+                return
         act()
 
     thread = threading.Thread(target=wait_and_act)
-    thread.start()
+    with harmless_signals():
+        thread.start()
+        try:
+            return launch(run, num_ranks=num_ranks, hosts=hosts)
+        finally:
+            is_over.set()
+            thread.join()
+
+
+@contextlib.contextmanager
+def harmless_signals() -> Iterator[None]:
+    """Keeps signals that come after the end of a launch, which takes them until then, from ending the tests."""
+    handlers = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        return launch(run, num_ranks=num_ranks, hosts=hosts)
+        yield
     finally:
-        thread.join()
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
-def ranks_started() -> bool:
-    """Whether this process has ranks. It may have other children, left by what ran in it before."""
+def ranks() -> dict[str | None, psutil.Process]:
+    """This process's ranks by number, None where there is one alone. It may have other children."""
+    found = {}
     for child in psutil.Process().children():
         with contextlib.suppress(psutil.NoSuchProcess):
             if "rankhouse.training.worker" in child.cmdline():
-                return True
-    return False
+                found[child.environ().get("HOROVOD_RANK")] = child
+    return found
 
 
 def losses(run: RunFolder) -> list[float]:
@@ -165,31 +190,22 @@ def test_the_death_of_a_rank_ends_all_and_shows_its_last_lines(tmp_path: Path, d
     run = make_run(tmp_path / "run", dataset, "training.max_steps=1000000", "training.epochs=100000")
 
     def kill_rank_1() -> None:
-        children = psutil.Process().children()
-        (rank_1,) = [child for child in children if child.environ().get("HOROVOD_RANK") == "1"]
+        rank_1 = ranks()["1"]
         with (run.path / "rank-1.log").open("a") as log:
             log.write("the last words\n")
         rank_1.kill()
 
     with pytest.raises(LaunchError, match=r"rank 1 of 2 died by signal SIGKILL(.|\n)*the last words"):
         during(run, kill_rank_1, num_ranks=2)
-    assert not ranks_started()
+    assert not ranks()
 
 
 def test_a_signal_is_not_lost_while_the_ranks_start(
     tmp_path: Path, dataset: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     run = make_run(tmp_path / "run", dataset, "training.max_steps=1000000", "training.epochs=100000")
-
-    def stop_at_start() -> None:
-        while not ranks_started():
-            time.sleep(0.01)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    thread = threading.Thread(target=stop_at_start, daemon=True)
-    thread.start()
-    assert launch(run, num_ranks=1) == STOPPED
-    thread.join()
+    stop_us = lambda: os.kill(os.getpid(), signal.SIGINT)  # noqa: E731
+    assert during(run, stop_us, num_ranks=1, is_due=lambda: bool(ranks())) == STOPPED
     assert run.latest_checkpoint is not None
     assert "Traceback" not in capfd.readouterr().err
 

@@ -14,6 +14,8 @@ from rankhouse.serving.triton_server import TritonServer
 
 DELTA_SECONDS = 2.0
 STEPS = ({"weight": 10, "pause": "2s"}, {"weight": 50, "pause": "2s"})
+# The last step waits, or a machine that stalls would promote what is to be aborted.
+_ABORTED_STEPS = (STEPS[0], {"weight": 50, "pause": "manual"})
 _DIRECT, _MANUAL = ({"admit": admit, "keep_loaded_bytes": 1 << 40} for admit in ("direct", "manual"))
 
 
@@ -111,7 +113,7 @@ class _Course:
             admin.set_policy(_MANUAL)
             after = self.site.history()[-1].number
             candidate = self.site.publish()
-            admin.start({"candidate": candidate, "steps": list(STEPS)})
+            admin.start({"candidate": candidate, "steps": list(_ABORTED_STEPS if is_aborted else STEPS)})
             self._tell(f"{candidate} is rolled out")
             if is_aborted:
                 second = self.site.event_after(self.site.event_after(after, "stepped").number, "stepped")

@@ -123,7 +123,7 @@ def test_without_any_answer_the_deadline_ends_it(connect: Connect, cluster: Clus
 def test_nodes_that_fail_often_are_left_alone_until_they_answer(
     connect: Connect, cluster: Cluster, pushed: File
 ) -> None:
-    client = connect(breaker_failures=3, breaker_ms=1500)
+    client = connect(breaker_failures=3, breaker_ms=5000)
     stored = client.open_file(pushed.record.sha256)
     assert is_same(stored, pushed)
     master, replica = (cluster.servers[number] for number in cluster.nodes_of(pushed.block_of(0)))

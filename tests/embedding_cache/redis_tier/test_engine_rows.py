@@ -122,7 +122,7 @@ def test_the_cache_is_asked_first_and_versions_share_it(chain: VersionStore, bar
 def test_a_failed_tier_is_an_error_and_only_what_came_stays(
     chain: VersionStore, bare: Path, new: New, cluster: Cluster
 ) -> None:
-    engine, opened = new(redis={"deadline_ms": 200, "hedge_ms": 0, "breaker_ms": 1}), chain.open()
+    engine, opened = new(redis={"deadline_ms": 2000, "hedge_ms": 0, "breaker_ms": 1}), chain.open()
     with engine.open(bare) as version, Engine().open(chain.path) as local:
         base = f"rh:{opened.tables[0].segments[0].sha256[:32]}:0"
         with cluster.servers[cluster.nodes_of(base)[0]].paused(), pytest.raises(TierError, match="by the deadline"):
@@ -145,7 +145,7 @@ def _answers(ask: Callable[[], bool]) -> bool:
 def test_a_default_row_stands_in_where_the_user_wants_it(
     chain: VersionStore, bare: Path, new: New, cluster: Cluster, out_of_range: str
 ) -> None:
-    redis = {"deadline_ms": 200, "hedge_ms": 0, "breaker_ms": 1}
+    redis = {"deadline_ms": 2000, "hedge_ms": 0, "breaker_ms": 1}
     engine = new(redis=redis, if_tier_fails="default_row", out_of_range=out_of_range)
     table = chain.open().tables[0]
     with engine.open(bare) as version, Engine().open(chain.path) as local:

@@ -239,7 +239,7 @@ def test_a_name_of_nobody_is_said() -> None:
 def test_where_nobody_listens_the_nodes_are_named() -> None:
     port = free_ports(1)[0]
     with (
-        RedisClient(f"redis://127.0.0.1:{port}") as client,
+        RedisClient(f"redis://127.0.0.1:{port}", deadline_ms=20_000) as client,
         pytest.raises(TierError, match=f"127.0.0.1:{port} cannot be connected to"),
     ):
         client.open_file("a" * 64)

@@ -13,7 +13,7 @@ from tests.serving.admin.world import RunningAdmin, has_stable, reports
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[StateStore]:
-    opened = open_state_store(f"sqlite://{tmp_path}/state.db", timeout_seconds=10.0)
+    opened = open_state_store(f"sqlite://{tmp_path}/state.db", timeout_seconds=60.0)
     yield opened
     opened.close()
 

@@ -235,7 +235,7 @@ def test_without_a_valid_key_nothing_is_told(admin: RunningAdmin, header: str | 
 
 
 def test_the_key_may_be_a_password(admin: RunningAdmin) -> None:
-    response = httpx.get(f"{admin.url}/admin/v1/whoami", auth=("flagger", admin.key))
+    response = httpx.get(f"{admin.url}/admin/v1/whoami", auth=("flagger", admin.key), timeout=60.0)
     assert response.json() == {"name": "first-key", "role": "admin"}
 
 
@@ -331,19 +331,19 @@ def test_a_page_is_served_where_there_is_one(store: StateStore, tmp_path: Path) 
     page.mkdir()
     (page / "index.html").write_text("<h1>rollouts</h1>")
     with RunningAdmin(store, tmp_path, page=page) as admin:
-        assert "rollouts" in httpx.get(admin.url).text
-        assert httpx.get(f"{admin.url}/admin/v1/models").status_code == 401
+        assert "rollouts" in httpx.get(admin.url, timeout=60.0).text
+        assert httpx.get(f"{admin.url}/admin/v1/models", timeout=60.0).status_code == 401
 
 
 def test_the_page_of_the_interface_needs_no_internet(admin: RunningAdmin) -> None:
-    page = httpx.get(f"{admin.url}/docs").text
+    page = httpx.get(f"{admin.url}/docs", timeout=60.0).text
     assert not re.search(r"https?://", page)
     for path in re.findall(r'(?:src|href)="([^"]+)"', page):
-        assert httpx.get(admin.url + path).status_code == 200
+        assert httpx.get(admin.url + path, timeout=60.0).status_code == 200
 
 
 def test_the_document_has_every_operation_with_its_errors(admin: RunningAdmin) -> None:
-    document = httpx.get(f"{admin.url}/openapi.json").json()
+    document = httpx.get(f"{admin.url}/openapi.json", timeout=60.0).json()
     named = set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps(document)))
     assert {"Overview", "RolloutView", "StartRollout", "Problem"} <= named
     assert named <= set(document["components"]["schemas"])
@@ -359,7 +359,7 @@ def test_the_document_has_every_operation_with_its_errors(admin: RunningAdmin) -
 
 
 def test_the_examples_of_the_document_are_understood(admin: RunningAdmin, client: httpx.Client) -> None:
-    document = httpx.get(f"{admin.url}/openapi.json").json()
+    document = httpx.get(f"{admin.url}/openapi.json", timeout=60.0).json()
     started(client)
     for path, operations in document["paths"].items():
         for method, operation in operations.items():

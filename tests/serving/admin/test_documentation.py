@@ -28,7 +28,8 @@ def test_argo_rollouts_finds_what_its_conditions_name(admin: RunningAdmin, clien
         web = metric["provider"]["web"]
         assert web["jsonPath"] == "{$.data}"
         value = web["headers"][0]["value"].replace("{{ args.admin-key }}", admin.key)
-        result = httpx.get(local(web["url"], admin), headers={web["headers"][0]["key"]: value}).json()["data"]
+        headers = {web["headers"][0]["key"]: value}
+        result = httpx.get(local(web["url"], admin), headers=headers, timeout=60.0).json()["data"]
         for condition in (metric["successCondition"], metric["failureCondition"]):
             assert re.findall(r"result\.(\w+)", condition)[0] in result
 
@@ -40,14 +41,16 @@ def test_flagger_finds_its_gates_and_its_numbers(admin: RunningAdmin, client: ht
     )
     payload = {"name": "ranker", "namespace": "prod", "phase": "Progressing", "metadata": {}}
     statuses = {
-        hook["type"]: httpx.post(local(hook["url"], admin), json=payload, auth=("flagger", admin.key)).status_code
+        hook["type"]: httpx.post(
+            local(hook["url"], admin), json=payload, auth=("flagger", admin.key), timeout=60.0
+        ).status_code
         for hook in canary["analysis"]["webhooks"]
     }
     assert statuses == {"rollout": 200, "confirm-promotion": 403, "rollback": 403}
     template = next(each for each in examples() if each.get("kind") == "MetricTemplate")["spec"]
     for query, number in ((template["query"], 0), ("vector(1)", 1)):
         url = f"{local(template['provider']['address'], admin)}/api/v1/query"
-        answer = httpx.get(url, params={"query": query}, auth=("any", admin.key)).json()
+        answer = httpx.get(url, params={"query": query}, auth=("any", admin.key), timeout=60.0).json()
         assert len(answer["data"]["result"]) == number
 
 

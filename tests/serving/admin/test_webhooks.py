@@ -69,7 +69,7 @@ def delivering(store: StateStore, **options: Any) -> Iterator[None]:
     thread.start()
     yield
     loop.call_soon_threadsafe(task.cancel)
-    thread.join(30.0)
+    thread.join(60.0)
     assert not thread.is_alive()
 
 
@@ -319,8 +319,8 @@ def test_progress_is_found_again_by_another_process(store: StateStore, tmp_path:
 
 
 def wait_for(read: Callable[[], Any], is_right: Callable[[Any], bool]) -> Any:
-    """Reads until it is right, for half a minute at most."""
-    end = time.monotonic() + 30.0
+    """Reads until it is right, for a minute at most."""
+    end = time.monotonic() + 60.0
     while not is_right(value := read()):
         assert time.monotonic() < end, value
         time.sleep(0.01)

@@ -25,7 +25,7 @@ from rankhouse.serving.gateway.http_server import HttpServer
 MODEL = "small"
 V1, V2, V3, V4 = "000001-aaaaaaaa", "000002-bbbbbbbb", "000003-cccccccc", "000004-dddddddd"
 SPEC = {"candidate": V2, "steps": [{"weight": 5, "pause": "10m"}, {"weight": 100}]}
-START_SECONDS = 30.0
+START_SECONDS = 60.0
 
 
 def has_stable(store: StateStore, version: str = V1, **more: Any) -> None:
@@ -101,7 +101,7 @@ class RunningAdmin:
 
     def client(self, key: str | None = None, **options: Any) -> httpx.Client:
         headers = {"authorization": f"Bearer {self.key if key is None else key}"}
-        return httpx.Client(base_url=f"{self.url}/admin/v1", headers=headers, timeout=30.0, **options)
+        return httpx.Client(base_url=f"{self.url}/admin/v1", headers=headers, timeout=60.0, **options)
 
     def __enter__(self) -> "RunningAdmin":
         self._thread.start()

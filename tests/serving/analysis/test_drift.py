@@ -79,7 +79,7 @@ def test_traffic_like_that_of_training_fires_nothing() -> None:
         ({"clicks": 0.4}, {"ctr", "calibration"}),
         ({"shuffled": 1.0}, {"auc"}),
     ],
-    ids=str,
+    ids=lambda names: "+".join(sorted(names)),
 )
 def test_traffic_that_has_changed_fires_what_watches_it(changes: dict[str, float], names: set[str]) -> None:
     decision = look(traffic(**changes))

@@ -77,4 +77,4 @@ def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture
 def store(store_url: str, opened: Callable[..., StateStore]) -> StateStore:
     """An empty store of each kind."""
-    return opened(store_url, timeout_seconds=10.0)
+    return opened(store_url, timeout_seconds=60.0)

@@ -20,7 +20,7 @@ from rankhouse.serving.control.state_store import change_state
 from rankhouse.serving.control.state_stores import open_state_store
 from tests.serving.control.states_of_models import name
 
-store = open_state_store(sys.argv[1], timeout_seconds=30.0)
+store = open_state_store(sys.argv[1], timeout_seconds=60.0)
 while True:
     def command(state):
         version = name(len(state.quarantined) + 2)
@@ -42,7 +42,7 @@ def test_state_and_history_agree_after_every_kill(store: StateStore, store_url: 
         finally:
             for writer in writers:
                 writer.send_signal(signal.SIGKILL)
-        lines = [int(line) for writer in writers for line in writer.communicate(timeout=30)[0].split(b"\n")[:-1]]
+        lines = [int(line) for writer in writers for line in writer.communicate(timeout=60)[0].split(b"\n")[:-1]]
         stored = store.read("m")
         assert stored.revision >= max(lines, default=0), "what a writer was told is lost"
         assert len(stored.state.quarantined) == stored.revision - 1

@@ -51,11 +51,12 @@ def test_a_server_that_may_be_away_is_used_once_it_is_there(redis_server: RedisS
 
 
 def test_a_server_that_hangs_ends_in_time(redis_server: RedisServer, opened: Opened) -> None:
-    store = opened(redis_server.url, timeout_seconds=0.2)
-    store.create(stable_at(1))
+    patient = opened(redis_server.url, timeout_seconds=60.0)
+    patient.create(stable_at(1))
+    store = opened(redis_server.url, timeout_seconds=0.2, may_be_away=True)
     with redis_server.server.paused(), pytest.raises(StoreUnavailableError, match=r"(?i)timeout"):
         store.read("m")
-    assert opened(redis_server.url, timeout_seconds=10.0).read("m").state == stable_at(1)
+    assert patient.read("m").state == stable_at(1)
 
 
 def test_a_wrong_password_is_told(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:

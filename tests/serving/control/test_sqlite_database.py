@@ -84,11 +84,11 @@ def test_a_thread_that_is_slow_is_told_of(database: SqliteDatabase) -> None:
     def slow() -> None:
         with database.reading():
             is_in.set()
-            may_go.wait(20)
+            may_go.wait(60)
 
     thread = threading.Thread(target=slow)
     thread.start()
-    assert is_in.wait(20)
+    assert is_in.wait(60)
     with pytest.raises(StoreUnavailableError, match=r"another thread of this process has used it for 0\.2 s"):
         count(database)
     may_go.set()
@@ -238,7 +238,7 @@ def test_a_file_whose_tables_another_process_makes_just_now_is_no_stranger(
 
     monkeypatch.setattr(sqlite_database, "_value", value_and_then_another)
     store = SqliteStateStore(path, timeout_seconds=20.0)
-    others[0].join(20)
+    others[0].join(60)
     assert store.read("m").state == stable_at(1)
 
 

@@ -96,7 +96,7 @@ def test_the_second_of_two_writers_is_refused(store: StateStore) -> None:
 
 def test_writers_in_many_threads_lose_no_change(store: StateStore, store_url: str, opened: Opened) -> None:
     store.create(stable_at(1))
-    stores = [store, opened(store_url, timeout_seconds=30.0)]
+    stores = [store, opened(store_url, timeout_seconds=60.0)]
 
     def work(number: int) -> None:
         for turn in range(10):

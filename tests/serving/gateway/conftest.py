@@ -53,7 +53,7 @@ def gateway(served_store: Path, loaded_triton: TritonServer) -> Iterator[Running
 
 @pytest.fixture
 def client(gateway: RunningGateway) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=gateway.url, timeout=30.0) as client:
+    with httpx.Client(base_url=gateway.url, timeout=60.0) as client:
         yield client
 
 

@@ -18,7 +18,7 @@ from rankhouse.serving.triton_client import TritonClient
 from rankhouse.serving.triton_server import TritonServer
 from tests.serving.small_version import MODEL, Weights, write_version
 
-SECONDS = 30.0
+SECONDS = 60.0
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ def gateway(versions: TwoVersions, triton: TritonServer, tmp_path: Path) -> Iter
 @pytest.fixture
 def admin(gateway: RunningGateway, tmp_path: Path) -> Iterator[httpx.Client]:
     headers = {"authorization": f"Bearer {read_key_file(tmp_path / 'admin.key')}"}
-    with httpx.Client(base_url=f"{gateway.admin_url}/admin/v1", headers=headers, timeout=30.0) as client:
+    with httpx.Client(base_url=f"{gateway.admin_url}/admin/v1", headers=headers, timeout=60.0) as client:
         yield client
 
 
@@ -61,24 +61,24 @@ def test_a_rollout_moves_users_step_by_step_and_can_be_taken_back(
 
 def test_a_replica_drains_and_returns(gateway: RunningGateway, admin: httpx.Client) -> None:
     assert admin.post("/drain", json={}).json()["is_draining"]
-    assert httpx.get(f"{gateway.url}/readyz").status_code == 503
+    assert httpx.get(f"{gateway.url}/readyz", timeout=60.0).status_code == 503
     eventually(lambda: [replica["is_draining"] for replica in admin.get("/replicas").json()] == [True])
     assert len(answering(gateway)) == 1  # What still comes is answered.
     admin.post("/undrain", json={})
-    assert httpx.get(f"{gateway.url}/readyz").status_code == 200
+    assert httpx.get(f"{gateway.url}/readyz", timeout=60.0).status_code == 200
     assert admin.post("/refresh/now", json={}).is_success
 
 
 def test_the_admin_port_wants_a_key_and_the_other_port_has_no_admin(gateway: RunningGateway) -> None:
-    assert httpx.get(f"{gateway.admin_url}/admin/v1/overview").status_code == 401
-    assert httpx.get(f"{gateway.url}/admin/v1/overview").status_code == 404
+    assert httpx.get(f"{gateway.admin_url}/admin/v1/overview", timeout=60.0).status_code == 401
+    assert httpx.get(f"{gateway.url}/admin/v1/overview", timeout=60.0).status_code == 404
 
 
 def test_the_admin_port_has_the_operations_page(gateway: RunningGateway) -> None:
-    page = httpx.get(gateway.admin_url)
+    page = httpx.get(gateway.admin_url, timeout=60.0)
     assert "<title>Rankhouse operations</title>" in page.text
     assert "script-src 'self'" in page.headers["content-security-policy"]
-    assert httpx.get(f"{gateway.url}/page/main.js").status_code == 404
+    assert httpx.get(f"{gateway.url}/page/main.js", timeout=60.0).status_code == 404
 
 
 def test_a_key_that_others_can_read_is_refused(versions: TwoVersions, triton: TritonServer, tmp_path: Path) -> None:

@@ -19,11 +19,11 @@ ONE = {"candidates": [{}]}
 
 
 def version_of(gateway: RunningGateway) -> str:
-    return str(httpx.post(gateway.score_url, json=ONE, timeout=30.0).headers["x-rankhouse-version"])
+    return str(httpx.post(gateway.score_url, json=ONE, timeout=60.0).headers["x-rankhouse-version"])
 
 
 def control_of(gateway: RunningGateway) -> str:
-    answer = httpx.get(f"{gateway.url}/readyz", timeout=30.0)
+    answer = httpx.get(f"{gateway.url}/readyz", timeout=60.0)
     assert answer.status_code == 200
     return str(answer.json().get("control", ""))
 
@@ -41,10 +41,10 @@ def test_without_its_store_a_replica_serves_by_the_last_known_state_and_says_so(
         folder.rename(away)
         eventually(lambda: control_of(gateway).startswith("stale since 20"))
         assert version_of(gateway) == versions.stable.name
-        assert "rankhouse_control_stale 1.0" in httpx.get(f"{gateway.url}/metrics").text
+        assert "rankhouse_control_stale 1.0" in httpx.get(f"{gateway.url}/metrics", timeout=60.0).text
         away.rename(folder)
         eventually(lambda: not control_of(gateway))
-        assert "rankhouse_control_stale 0.0" in httpx.get(f"{gateway.url}/metrics").text
+        assert "rankhouse_control_stale 0.0" in httpx.get(f"{gateway.url}/metrics", timeout=60.0).text
         store = open_state_store(f"sqlite:///{folder}/state.db")
         put(store, versions.state(stable=versions.candidate))
         eventually(lambda: version_of(gateway) == versions.candidate.name)

@@ -45,7 +45,7 @@ def running(versions: TwoVersions, triton: TritonServer, **settings: Any) -> Run
 
 def answered(gateway: RunningGateway, **headers: str) -> str:
     """Has rows scored, and returns the request's id."""
-    answer = httpx.post(gateway.score_url, json={"candidates": ROWS}, headers=headers, timeout=30.0)
+    answer = httpx.post(gateway.score_url, json={"candidates": ROWS}, headers=headers, timeout=60.0)
     assert answer.status_code == 200
     return str(answer.json()["request_id"])
 
@@ -84,8 +84,10 @@ def test_outcomes_are_counted_once_and_the_wrong_ones_apart(versions: TwoVersion
         assert grpc.feedback(reports) == FeedbackAnswer(duplicate=3, unknown=1, invalid=3)
         assert grpc.feedback([report_of(second, 1)]) == FeedbackAnswer(accepted=1)
         one = {"request_id": first, "outcomes": [{"index": 1, "label": True}], "event": "conversion"}
-        assert httpx.post(f"{gateway.url}/v1/feedback", json=one).json()["accepted"] == 1
-        assert 'rankhouse_feedback_total{outcome="accepted"} 4.0' in httpx.get(f"{gateway.url}/metrics").text
+        assert httpx.post(f"{gateway.url}/v1/feedback", json=one, timeout=60.0).json()["accepted"] == 1
+        assert (
+            'rankhouse_feedback_total{outcome="accepted"} 4.0' in httpx.get(f"{gateway.url}/metrics", timeout=60.0).text
+        )
 
 
 @pytest.mark.parametrize(
@@ -99,7 +101,7 @@ def test_outcomes_are_counted_once_and_the_wrong_ones_apart(versions: TwoVersion
     ],
 )
 def test_a_wrong_body_is_refused(gateway: RunningGateway, body: str, status: int, path: str | None) -> None:
-    answer = httpx.post(f"{gateway.url}/v1/feedback", content=body)
+    answer = httpx.post(f"{gateway.url}/v1/feedback", content=body, timeout=60.0)
     assert (answer.status_code, answer.json().get("path")) == (status, path)
 
 
@@ -152,7 +154,7 @@ def test_feedback_joins_after_a_restart_and_counts_once_for_all_replicas(
 
 def answered_by(gateway: RunningGateway, arm: str) -> str:
     for number in range(200):
-        answer = httpx.post(gateway.score_url, json={"candidates": ROWS, "key": str(number)}, timeout=30.0)
+        answer = httpx.post(gateway.score_url, json={"candidates": ROWS, "key": str(number)}, timeout=60.0)
         if answer.headers["x-rankhouse-arm"] == arm:
             return str(answer.json()["request_id"])
     raise AssertionError(f"none of 200 keys was of the {arm} arm")

@@ -19,7 +19,7 @@ from tests.serving.gateway.bad_requests import BAD_REQUESTS, BadRequest
 from tests.serving.gateway.running import RunningGateway
 from tests.serving.small_version import MODEL, ROWS, Weights
 
-TIMEOUT = 30.0
+TIMEOUT = 60.0
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from rankhouse.serving.triton_server import TritonServer
 from tests.serving.gateway.half_request import HalfRequest
 from tests.serving.small_version import MODEL
 
-SECONDS = 30.0
+SECONDS = 60.0
 COMMAND = [sys.executable, "-m", "rankhouse.serving.gateway"]
 
 
@@ -38,7 +38,7 @@ def eventually(is_so: Callable[[], bool]) -> None:
 
 def answers(url: str, status: int) -> bool:
     try:
-        return httpx.get(url).status_code == status
+        return httpx.get(url, timeout=60.0).status_code == status
     except httpx.TransportError:
         return status == 0
 
@@ -47,7 +47,7 @@ def test_sigterm_drains(
     served_store: Path, served_version: Version, loaded_triton: TritonServer, tmp_path: Path
 ) -> None:
     (port,) = free_ports("127.0.0.1", 0)
-    settings = {"triton_url": loaded_triton.grpc_url, "port": port, "grpc_port": 0, "drain_seconds": 2.0}
+    settings = {"triton_url": loaded_triton.grpc_url, "port": port, "grpc_port": 0, "drain_seconds": 5.0}
     process = ChildProcess(
         "gateway",
         COMMAND,
@@ -63,7 +63,8 @@ def test_sigterm_drains(
             os.kill(process.pid, signal.SIGTERM)
             eventually(lambda: answers(f"{url}/readyz", 503))
             # Still served, as balancers may not have looked yet.
-            assert httpx.post(f"{url}/v1/models/{MODEL}/score", json={"candidates": [{}]}).status_code == 200
+            answer = httpx.post(f"{url}/v1/models/{MODEL}/score", json={"candidates": [{}]}, timeout=60.0)
+            assert answer.status_code == 200
             eventually(lambda: answers(f"{url}/readyz", 0))
             assert half.finish().startswith("HTTP/1.1 200 ")
         eventually(lambda: process.exit_status is not None)

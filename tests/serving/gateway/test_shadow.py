@@ -39,9 +39,9 @@ def test_scores_and_unknown_values_are_published(versions: TwoVersions, triton: 
 
     settings = {"state_url": url, "version": versions.stable.name}
     with RunningGateway(versions.store, triton.grpc_url, **settings) as gateway:
-        eventually(lambda: len(httpx.get(f"{gateway.url}/v1/models/{MODEL}").json()["versions"]) == 2)
+        eventually(lambda: len(httpx.get(f"{gateway.url}/v1/models/{MODEL}", timeout=60.0).json()["versions"]) == 2)
         for _ in range(5):
-            answer = httpx.post(gateway.score_url, json={"candidates": ROWS}, timeout=30.0)
+            answer = httpx.post(gateway.score_url, json={"candidates": ROWS}, timeout=60.0)
             assert answer.headers["x-rankhouse-version"] == versions.stable.name
         eventually(lambda: counted("score_differences")[:1] == [5])
         # Of each row three single values, and 2 + 0 + 1 tags, 2 + 1 + 3 items.

@@ -20,7 +20,7 @@ def test_a_name_that_is_moved_in_is_told(tmp_path: Path) -> None:
                 notification.keep()
             (folder / ".tmp").mkdir()
             (folder / ".tmp").rename(folder / "000001-aaaaaaaa")
-            await asyncio.wait_for(told.wait(), 30)
+            await asyncio.wait_for(told.wait(), 60)
             told.clear()
             shutil.rmtree(folder)  # Another one takes its name.
         notification.close()

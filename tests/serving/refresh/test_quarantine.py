@@ -66,5 +66,5 @@ def test_the_state_is_told_until_it_listens(monkeypatch: pytest.MonkeyPatch) -> 
             await asyncio.sleep(0.001)
         quarantine.close()
 
-    asyncio.run(asyncio.wait_for(run(), 30))
+    asyncio.run(asyncio.wait_for(run(), 60))
     assert told == [("in", NAME, "bad")] * 3 + [("out", NAME, "its files changed")]

@@ -92,7 +92,7 @@ class Inference:
             tensor.name, tensor.datatype = name, _TYPES[array.dtype.name]
             tensor.shape.extend(array.shape)
             request.raw_input_contents.append(array.tobytes())
-        return Call(self._stub.ModelInfer.future(request, timeout=30))
+        return Call(self._stub.ModelInfer.future(request, timeout=60))
 
     def infer(self, model: str, arrays: Arrays) -> dict[str, np.ndarray]:
         """Sends a request and waits for its outputs; raises grpc.RpcError."""
@@ -105,17 +105,17 @@ class Inference:
     def unload(self, model: str) -> None:
         """Has the server unload a model, and waits until it is gone; raises grpc.RpcError."""
         self._stub.RepositoryModelUnload(service_pb2.RepositoryModelUnloadRequest(model_name=model), timeout=60)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while model in {one.name for one in self._index() if one.state != "UNAVAILABLE"}:
             assert time.monotonic() < deadline, f"{model} is still loaded"
             time.sleep(0.01)
 
     def _index(self) -> Any:
-        return self._stub.RepositoryIndex(service_pb2.RepositoryIndexRequest(ready=False), timeout=30).models
+        return self._stub.RepositoryIndex(service_pb2.RepositoryIndexRequest(ready=False), timeout=60).models
 
     def executions(self, model: str) -> tuple[int, int]:
         """How many requests a model has answered, and in how many executions."""
-        (stats,) = self._stub.ModelStatistics(service_pb2.ModelStatisticsRequest(name=model), timeout=30).model_stats
+        (stats,) = self._stub.ModelStatistics(service_pb2.ModelStatisticsRequest(name=model), timeout=60).model_stats
         return stats.inference_count, stats.execution_count
 
 
@@ -135,7 +135,7 @@ def infer_by_http(address: tuple[str, int], model: str, arrays: Arrays) -> dict[
             "parameters": {"binary_data_output": True},
         }
     ).encode()
-    connection = http.client.HTTPConnection(*address, timeout=30)
+    connection = http.client.HTTPConnection(*address, timeout=60)
     try:
         connection.request(
             "POST",

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.triton
 
 def samples(triton: TritonServer, version: Version) -> dict[str, float]:
     """Our metrics of a version by name and table, as Prometheus would read them."""
-    with urllib.request.urlopen(triton.metrics_url, timeout=30) as reply:
+    with urllib.request.urlopen(triton.metrics_url, timeout=60) as reply:
         lines = reply.read().decode().splitlines()
     found = {}
     for line in lines:
@@ -32,7 +32,7 @@ def samples(triton: TritonServer, version: Version) -> dict[str, float]:
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline, "the metrics did not change"
         time.sleep(0.05)
@@ -45,7 +45,7 @@ def test_counters_of_a_version_appear_and_go_with_it(triton: TritonServer, tmp_p
         async with TritonClient(triton.grpc_url) as client:
             await client.load(write_models(version, repository=triton.repository))
             for _ in range(3):
-                await client.score(f"small.{version.name}", raw_batch(ROWS), timeout_seconds=30)
+                await client.score(f"small.{version.name}", raw_batch(ROWS), timeout_seconds=60)
 
     async def unload() -> None:
         async with TritonClient(triton.grpc_url) as client:

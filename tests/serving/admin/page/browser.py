@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 from websockets.sync.client import connect
 
-SECONDS = 30.0
+SECONDS = 60.0
 _PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 _FLAGS = (
     *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
@@ -35,7 +35,7 @@ class Browser:
         self._log = (folder / "browser.log").open("w")
         command = [program, *_FLAGS, f"--user-data-dir={self._profile}", "about:blank"]
         self._process = subprocess.Popen(command, stdout=self._log, stderr=self._log)
-        self._pages: list[Page] = []
+        self._pages: list[tuple[str, Page]] = []
 
     def __enter__(self) -> "Browser":
         port_file = self._profile / "DevToolsActivePort"
@@ -46,8 +46,7 @@ class Browser:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for page in self._pages:
-            page.close()
+        self.close_pages()
         self._process.terminate()
         try:
             self._process.wait(SECONDS)
@@ -60,11 +59,18 @@ class Browser:
         """Opens an empty page in a window of so many pixels."""
         target = httpx.put(f"{self._address}/json/new?about:blank", timeout=SECONDS).json()
         page = Page(target["webSocketDebuggerUrl"])
-        self._pages.append(page)
+        self._pages.append((target["id"], page))
         page.resize(width, height)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if is_dark else "light"}
         page.call("Emulation.setEmulatedMedia", features=[scheme])
         return page
+
+    def close_pages(self) -> None:
+        """Closes all pages: one that stays open goes on asking a server that may have ended."""
+        for target, page in self._pages:
+            page.close()
+            httpx.get(f"{self._address}/json/close/{target}", timeout=SECONDS)
+        self._pages.clear()
 
 
 class Page:
@@ -144,20 +150,25 @@ class Page:
         return list(self.evaluate(f"{found}.map((each) => each.innerText.trim())"))
 
     def click(self, label: str, within: str = "body") -> None:
-        """Clicks the button or summary with a label, with the mouse."""
+        """Clicks the button or summary with a label, with the mouse; again if it had just moved or was made anew."""
         candidates = f"[...document.querySelector({json.dumps(within)})?.querySelectorAll('button, summary') ?? []]"
         wanted = f"each.innerText.trim() === {json.dumps(label)} && each.checkVisibility() && !each.disabled"
-        find = f"{candidates}.find((each) => {wanted})"
-        self.wait(find)
-        self._click_at(
-            f"(() => {{ const each = {find}; each.scrollIntoView({{block: 'center'}}); "
-            "const box = each.getBoundingClientRect(); return [box.x + box.width / 2, box.y + box.height / 2]; })()"
+        find = (
+            f"(() => {{ const each = {candidates}.find((each) => {wanted}); "
+            "if (!each) return null; window.isHit = false; "
+            "each.addEventListener('click', () => { window.isHit = true; }, {once: true, capture: true}); "
+            "each.scrollIntoView({block: 'center'}); const box = each.getBoundingClientRect(); "
+            "return [box.x + box.width / 2, box.y + box.height / 2]; })()"
         )
+        until(lambda: self._hits(find), f"a click on {label!r} within {within}", shown=lambda: self.text()[:2000])
 
-    def _click_at(self, expression: str) -> None:
-        x, y = self.evaluate(expression)
+    def _hits(self, find: str) -> bool:
+        place = self.evaluate(find)
+        if place is None:
+            return False
         for kind in ("mousePressed", "mouseReleased"):
-            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+            self.call("Input.dispatchMouseEvent", type=kind, x=place[0], y=place[1], button="left", clickCount=1)
+        return bool(self.evaluate("window.isHit"))
 
     def fill(self, selector: str, text: str) -> None:
         """Replaces what stands in a field, by the keyboard."""

@@ -14,9 +14,16 @@ SignIn = Callable[..., Page]
 
 
 @pytest.fixture(scope="session")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+def whole_browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     with Browser(tmp_path_factory.mktemp("browser")) as running:
         yield running
+
+
+@pytest.fixture
+def browser(whole_browser: Browser) -> Iterator[Browser]:
+    """The browser, whose pages are closed when a test ends."""
+    yield whole_browser
+    whole_browser.close_pages()
 
 
 @pytest.fixture

@@ -44,7 +44,7 @@ def take(folder: Path, looks: Sequence[Look]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
-        store = open_state_store(f"sqlite://{scratch}/state.db", timeout_seconds=10.0)
+        store = open_state_store(f"sqlite://{scratch}/state.db", timeout_seconds=60.0)
         scene = Scene(store, time.time())
         scene.play()
         admin = RunningAdmin(store, scratch, model=MODEL, catalog=scene.catalog, page=PAGE)

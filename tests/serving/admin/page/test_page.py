@@ -258,7 +258,7 @@ def test_one_version_and_no_replica_look_sensible(store: StateStore, browser: Br
 
 @pytest.mark.parametrize("width", [1280, 390])
 def test_a_day_of_operations_fits(browser: Browser, tmp_path: Path, width: int) -> None:
-    store = open_state_store(f"sqlite://{tmp_path}/day.db", timeout_seconds=10.0)
+    store = open_state_store(f"sqlite://{tmp_path}/day.db", timeout_seconds=60.0)
     scene = Scene(store, time.time())
     scene.play()
     with RunningAdmin(store, tmp_path, model=SCENE_MODEL, catalog=scene.catalog, page=PAGE) as admin:
@@ -317,7 +317,7 @@ def test_lineage_has_a_lane_for_each_branch(sign_in: SignIn) -> None:
 
 def test_the_files_are_served_with_a_strict_policy(admin: RunningAdmin) -> None:
     for path in ("/", *(f"/page/{file.name}" for file in PAGE.iterdir())):
-        response = httpx.get(f"{admin.url}{path}")
+        response = httpx.get(f"{admin.url}{path}", timeout=60.0)
         assert response.status_code == 200, path
         policy = response.headers["content-security-policy"]
         assert "script-src 'self'" in policy
@@ -330,4 +330,4 @@ def test_the_files_are_served_with_a_strict_policy(admin: RunningAdmin) -> None:
     "path", ["/page/../app.py", "/page/%2e%2e/app.py", "/page/", "/page/nothing.js", "/index.html"]
 )
 def test_other_files_are_not_served(admin: RunningAdmin, path: str) -> None:
-    assert httpx.get(f"{admin.url}{path}").status_code in (404, 405)
+    assert httpx.get(f"{admin.url}{path}", timeout=60.0).status_code in (404, 405)
