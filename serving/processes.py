@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import http.client
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -14,6 +15,8 @@ from pathlib import Path
 from rankhouse.serving.errors import AddressError, ProcessFailedError
 
 _PR_SET_PDEATHSIG = 1
+# Connections get theirs from 32768 on, and one of those could be taken before the child that it is for listens.
+_PORTS_OF_NO_CONNECTION, _NUM_TRIES = range(10_000, 32_768), 50
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -141,13 +144,21 @@ def free_ports(host: str, *ports: int) -> list[int]:
         free = []
         for port in ports:
             try:
-                listener = stack.enter_context(socket.create_server((host, port), family=family))
+                listener = stack.enter_context(_listener(host, port, family))
             except OSError as exc:
                 # Python adds what it was doing, in brackets.
                 reason = str(exc.strerror).split(" (")[0]
                 raise AddressError(f"cannot listen on {host} port {port}: {reason}; choose another or 0") from exc
             free.append(listener.getsockname()[1])
         return free
+
+
+def _listener(host: str, port: int, family: socket.AddressFamily) -> socket.socket:
+    if port == 0:
+        for tried in random.SystemRandom().sample(_PORTS_OF_NO_CONNECTION, _NUM_TRIES):
+            with contextlib.suppress(OSError):
+                return socket.create_server((host, tried), family=family)
+    return socket.create_server((host, port), family=family)
 
 
 def die_with_parent() -> None:

@@ -187,7 +187,9 @@ def _worker_command(run: RunFolder) -> list[str]:
 
 def _environment(rank: int, num_ranks: int, port: int | None) -> dict[str, str]:
     """Returns what horovodrun would set for a rank on one machine, and what makes our process faster."""
-    environment = {"GLIBC_TUNABLES": ALLOCATOR, "PYTHONUNBUFFERED": "1", **os.environ}
+    # On a busy machine one rank may be there half a minute after another, which is as long as Gloo waits by itself.
+    waits = {"HOROVOD_GLOO_TIMEOUT_SECONDS": "300"}
+    environment = {"GLIBC_TUNABLES": ALLOCATOR, "PYTHONUNBUFFERED": "1", **waits, **os.environ}
     environment["RANKHOUSE_LAUNCHER_PID"] = str(os.getpid())
     if port is None:
         return environment

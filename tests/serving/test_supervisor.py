@@ -2,6 +2,7 @@ import asyncio
 import json
 import os
 import re
+import select
 import signal
 import socket
 import subprocess
@@ -41,8 +42,9 @@ def serving(store: Path | str, run_dir: Path, *options: str) -> Iterator[subproc
 
 
 def wait_until_ready(process: subprocess.Popen[str], run_dir: Path) -> dict[str, str]:
+    """Waits for the file that says so, and for what is printed after it; returns the file's content."""
     deadline = time.monotonic() + 120
-    while not (run_dir / READY_FILE).exists():
+    while not ((run_dir / READY_FILE).exists() and select.select([process.stdout], [], [], 0)[0]):
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -11,9 +11,10 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 
-# Ranks share two cores with each other: more threads would only take turns.
+# Ranks share two cores with each other: more threads would only take turns, and one may begin long after another.
 ENVIRONMENT = {
     "HOROVOD_CYCLE_TIME": "0.5",
+    "HOROVOD_GLOO_TIMEOUT_SECONDS": "240",
     "OMP_NUM_THREADS": "1",
     "TF_CPP_MIN_LOG_LEVEL": "3",
     "TF_NUM_INTEROP_THREADS": "1",
