@@ -1,5 +1,10 @@
-"""Places for objects: a process's memory, and two servers with the interface of S3. Libraries with sanitizers."""
+"""Places for objects: a process's memory, and two servers with the interface of S3. Libraries with sanitizers.
 
+`make test` runs tests in two processes, each test file in one of them (pytest-xdist). What belongs to a session, as a
+running Triton does, is there once in each; what takes minutes to build is shared.
+"""
+
+import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,11 +15,38 @@ import pytest
 from tests.object_servers import KEYS, moto, rclone
 from tests.sanitized import SANITIZERS, SanitizedLibraries
 
+# What takes longest begins first, so that no process is left with it at the end; and compilers run beside compilers.
+BEGIN_FIRST = (
+    "tests/kernels/test_sanitizers.py",
+    "tests/kernels/test_library.py",
+    "tests/kernels/test_instruction_sets.py",
+    "tests/kernels/test_cuda_emulation.py",
+    "tests/embedding_cache/native/",
+    "tests/serving/triton_backend/native/",
+    "tests/test_readme.py",
+    "tests/training/",
+    "tests/cli/",
+    "tests/serving/",
+)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Orders test files, where several processes take them in turns."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: _place_of(item.nodeid))
+
+
+def _place_of(nodeid: str) -> int:
+    return next((place for place, path in enumerate(BEGIN_FIRST) if nodeid.startswith(path)), len(BEGIN_FIRST))
+
 
 @pytest.fixture(scope="session", params=SANITIZERS)
 def sanitized(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> SanitizedLibraries:
     """The libraries with each kind of sanitizers; building them takes minutes."""
-    return SanitizedLibraries.build(tmp_path_factory.mktemp("sanitized"), request.param)
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent  # All processes' own ones lie there.
+    return SanitizedLibraries.built(folder / f"sanitized-{request.param.replace(',', '-')}", request.param)
 
 
 @pytest.fixture(scope="session")

@@ -1,9 +1,12 @@
 """The libraries with sanitizers in them, and programs over them: Python itself cannot load such a library."""
 
+import fcntl
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,18 +33,28 @@ class SanitizedLibraries:
     sanitizers: str
 
     @classmethod
-    def build(cls, folder: Path, sanitizers: str) -> "SanitizedLibraries":
+    def built(cls, folder: Path, sanitizers: str) -> "SanitizedLibraries":
+        """Builds them, unless another process of this test run has: the others wait for the first one."""
+        libraries, is_built = cls(folder, sanitizers), folder / "is_built"
+        folder.mkdir(exist_ok=True)
+        with (folder / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not is_built.exists():
+                libraries._build()
+                is_built.touch()
+        return libraries
+
+    def _build(self) -> None:
         cmake = shutil.which("cmake", path=Path(sys.executable).parent) or "cmake"
         # ThreadSanitizer does not know the stacks that emulated threads change.
-        cuda = "OFF" if sanitizers == "thread" else "EMULATED"
-        options = {"RANKHOUSE_SANITIZE": sanitizers, "RANKHOUSE_TENSORFLOW": "OFF", "RANKHOUSE_CUDA": cuda}
+        cuda = "OFF" if self.sanitizers == "thread" else "EMULATED"
+        options = {"RANKHOUSE_SANITIZE": self.sanitizers, "RANKHOUSE_TENSORFLOW": "OFF", "RANKHOUSE_CUDA": cuda}
         definitions = [f"-D{name}={value}" for name, value in options.items()]
-        configure = [cmake, "-S", ROOT, "-B", folder, f"-DPython_EXECUTABLE={sys.executable}", *definitions]
+        configure = [cmake, "-S", ROOT, "-B", self.folder, f"-DPython_EXECUTABLE={sys.executable}", *definitions]
         subprocess.run(configure, check=True, timeout=120, capture_output=True)
-        build = [cmake, "--build", folder, "--target", "rankhouse_engine", "--parallel", "2"]
+        build = [cmake, "--build", self.folder, "--target", "rankhouse_engine", "--parallel", "2"]
         output = subprocess.run(build, timeout=1200, capture_output=True, text=True, check=False)
         assert output.returncode == 0, output.stdout[-4000:] + output.stderr[-4000:]
-        return cls(folder, sanitizers)
 
     @property
     def kernels(self) -> Path:
@@ -53,15 +66,35 @@ class SanitizedLibraries:
 
     def program(self, sources: list[Path], folder: Path) -> Path:
         """Compiles C, or C++, with all that the libraries export."""
-        program = folder / sources[0].stem
-        language = ["cc", "-std=c11"] if sources[0].suffix == ".c" else ["c++", "-std=c++17"]
-        strict = ["-Wall", "-Wextra", "-Werror", "-pedantic", *_INCLUDES]
-        checked = [f"-fsanitize={self.sanitizers}", "-fno-sanitize-recover=all", "-g1", "-O1"]
-        linked = [self.engine, self.kernels, "-lm", "-lpthread"]
+        checked = [f"-fsanitize={self.sanitizers}", "-fno-sanitize-recover=all"]
+        options = ["-Wall", "-Wextra", "-Werror", "-pedantic", *_INCLUDES, *checked, "-g1", "-O1"]
         found_by = f"-Wl,-rpath,{self.kernels.parent}:{self.engine.parent}"
-        command = [*language, *strict, *checked, *sources, "-o", program, *linked, found_by]
-        subprocess.run(command, check=True, timeout=300)
-        return program
+        libraries = [self.engine, self.kernels, "-lm", "-lpthread", found_by]
+        return linked(folder / sources[0].stem, compiled(sources, folder, options), [*checked, *libraries])
+
+
+def compiled(sources: Sequence[Path], folder: Path, options: Sequence[str]) -> list[Path]:
+    """Compiles C and C++, a source on each core; returns the objects."""
+
+    def compile_one(source: Path) -> Path:
+        made = folder / f"{source.parent.name}_{source.name}.o"
+        language = ["cc", "-std=c11"] if source.suffix == ".c" else ["c++", "-std=c++17"]
+        _run_compiler([*language, *options, "-c", source, "-o", made])
+        return made
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(compile_one, sources))
+
+
+def linked(program: Path, objects: Sequence[Path], options: Sequence[str | Path]) -> Path:
+    """Makes a program of objects."""
+    _run_compiler(["c++", *objects, *options, "-o", program])
+    return program
+
+
+def _run_compiler(command: Sequence[str | Path]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr[-8000:]
 
 
 def run(program: Path, *arguments: str | Path) -> str:

@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from rankhouse.kernels import library
+from tests.sanitized import compiled, linked
 
 ROOT = Path(__file__).parents[2]
 HERE = ROOT / "tests/kernels"
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1500)
 
 
 def build_library(folder: Path, bits: int) -> Path:
@@ -26,7 +27,7 @@ def build_library(folder: Path, bits: int) -> Path:
     configure = [cmake, "-S", ROOT, "-B", folder, f"-DPython_EXECUTABLE={sys.executable}", *definitions]
     subprocess.run(configure, check=True, timeout=120, capture_output=True)
     build = [cmake, "--build", folder, "--target", "rankhouse_kernels", "--parallel", "2"]
-    output = subprocess.run(build, timeout=400, capture_output=True, text=True, check=False)
+    output = subprocess.run(build, timeout=1200, capture_output=True, text=True, check=False)
     assert output.returncode == 0, output.stdout + output.stderr
     return folder
 
@@ -35,9 +36,8 @@ def build_library(folder: Path, bits: int) -> Path:
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     program = tmp_path_factory.mktemp("driver") / "fuzz"
     sources = sorted((HERE / "fuzz").glob("*.cc"))
-    linked = [f"-I{ROOT / 'kernels/include'}", library.find("librankhouse_kernels.so"), "-lpthread"]
-    subprocess.run(["c++", "-std=c++17", "-O1", *sources, "-o", program, *linked], check=True, timeout=120)
-    return program
+    objects = compiled(sources, program.parent, ["-O1", f"-I{ROOT / 'kernels/include'}"])
+    return linked(program, objects, [library.find("librankhouse_kernels.so"), "-lpthread"])
 
 
 def outputs_of(driver: Path, kernels: Path) -> str:

@@ -1,6 +1,8 @@
 """The C interface under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer, driven from C and C++."""
 
+import os
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,8 +15,10 @@ HERE = Path(__file__).parent
 
 @pytest.mark.timeout(1500)
 def test_nothing_is_found_in_c_programs_and_random_calls(sanitized: SanitizedLibraries, tmp_path: Path) -> None:
-    for source in sorted(HERE.glob("*.c")):
-        run(sanitized.program([source], tmp_path))
+    sources = sorted(HERE.glob("*.c"))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for program in pool.map(lambda source: sanitized.program([source], tmp_path), sources):
+            run(program)
     run(sanitized.program(sorted((HERE / "fuzz").glob("*.cc")), tmp_path), "1", "20", "20")
 
 

@@ -5,13 +5,12 @@ their size; so it is made of the sources, all but the one that maps files.
 """
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from rankhouse.embedding_cache.format.version import VersionStore
-from tests.sanitized import ROOT, SanitizedLibraries, run
+from tests.sanitized import ROOT, SanitizedLibraries, compiled, linked, run
 
 HERE = Path(__file__).parent
 NATIVE = ROOT / "embedding_cache/native"
@@ -25,16 +24,12 @@ pytestmark = pytest.mark.timeout(1500)
 
 def fuzzer(folder: Path) -> Path:
     checked = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g1", "-O1"]
-    strict = ["-std=c++17", "-Wall", "-Wextra", "-Werror"]
+    strict = ["-Wall", "-Wextra", "-Werror"]
     folders = (NATIVE / "include", NATIVE, KERNELS / "include", KERNELS, KERNELS.parent, ROOT / "tests/kernels", HERE)
     own = [*(NATIVE / "transform").glob("*.cc"), NATIVE / "format/json.cc", NATIVE / "format/tensor_file.cc"]
-    objects = []
-    for source in [HERE / "fuzz.cc", HERE / "memory_files.cc", *own, *(KERNELS / name for name in NEEDED)]:
-        objects.append(folder / f"{source.parent.name}_{source.stem}.o")
-        includes = [f"-I{path}" for path in folders]
-        subprocess.run(["c++", *strict, *checked, *includes, "-c", source, "-o", objects[-1]], check=True, timeout=300)
-    subprocess.run(["c++", *checked, *objects, "-o", folder / "fuzz", "-lpthread"], check=True, timeout=300)
-    return folder / "fuzz"
+    sources = [HERE / "fuzz.cc", HERE / "memory_files.cc", *own, *(KERNELS / name for name in NEEDED)]
+    objects = compiled(sources, folder, [*strict, *checked, *(f"-I{path}" for path in folders)])
+    return linked(folder / "fuzz", objects, [*checked, "-lpthread"])
 
 
 def test_nothing_is_found_in_a_c_program(sanitized: SanitizedLibraries, tmp_path: Path) -> None:
