@@ -49,8 +49,8 @@ GRACE_SECONDS = 30.0
 
 _POLL_SECONDS = 0.05
 
-# Writing and hashing yield to the threads that train.
-_NICENESS = 10
+# Writing and hashing yield to the threads that train, but are not starved where these take all cores.
+_NICENESS = 5
 
 
 class CheckpointSaver:
