@@ -47,7 +47,10 @@ def balance(choices: Sequence[Choice], names: Sequence[str], *, num_ranks: int, 
                 placements[number] = ranks.give_rows(choice, placements[number])
             else:
                 shards = choice.placement.shards
-                moved = [_moved(shard, ranks.give(choice, at)) for at, shard in enumerate(shards)]
+                owners: list[int] = []
+                for position in range(len(shards)):
+                    owners.append(ranks.give(choice, position, apart_from=owners))
+                moved = [_moved(shard, rank) for shard, rank in zip(shards, owners, strict=True)]
                 placements[number] = _joined(placements[number], moved)
         except NoRoomError as error:
             raise NoRoomError(f"table {names[number]!r} ({choice.placement.mode}): {error}") from error
@@ -80,8 +83,8 @@ class _Ranks:
         if self._full.max() > 1:
             raise NoRoomError(f"no room for {gibibytes(choice.peak_bytes)} on every rank beside the others")
 
-    def give(self, choice: Choice, position: int) -> int:
-        """Gives a part to the best rank, and returns that."""
+    def give(self, choice: Choice, position: int, *, apart_from: Sequence[int] = ()) -> int:
+        """Gives a part to the best rank, and returns that; not to some, as long as others have room."""
         busy = self._busy + choice.part_seconds[:, position, None] / self._mean
         full = self._full + choice.part_bytes[position] / self._budget
         # A high power comes near to the largest of all ranks.
@@ -89,7 +92,9 @@ class _Ranks:
         score[full > 1] = np.inf
         if choice.allowed is not None:
             score[np.setdiff1d(np.arange(len(score)), choice.allowed)] = np.inf
-        rank = int(np.argmin(score))
+        others = score.copy()
+        others[list(apart_from)] = np.inf
+        rank = int(np.argmin(others if np.isfinite(others).any() else score))
         if not np.isfinite(score[rank]):
             raise NoRoomError(self._no_room(choice, position))
         self._busy[:, rank], self._full[rank] = busy[:, rank], full[rank]
