@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankhouse.embedding_cache import library
+from rankhouse.embedding_cache.device_arrays import has_dlpack_on_device
 from rankhouse.embedding_cache.errors import BatchError
 from rankhouse.kernels.library import COMBINERS
 
@@ -19,12 +20,17 @@ def taken(value: Any, name: str) -> npt.NDArray[Any]:
     """Takes an array of NumPy, or of anything else that has DLPack, without copying it.
 
     Raises:
-        BatchError: It is none.
+        BatchError: It is none, or lies on a GPU.
     """
     if isinstance(value, np.ndarray):
         return value
     if not hasattr(value, "__dlpack__"):
         raise BatchError(f"{name} is a {type(value).__name__}; expected an array of NumPy, or one with DLPack")
+    if has_dlpack_on_device(value):
+        raise BatchError(
+            f"{name} is a {type(value).__name__} on a GPU; expected an array on the host: copy it there, or use "
+            "lookup_cuda, of an engine with the option device"
+        )
     return np.from_dlpack(value)
 
 

@@ -12,13 +12,23 @@ import numpy.typing as npt
 
 from rankhouse.embedding_cache.errors import BatchError
 
+# Devices of dlpack.h whose memory the host reads: kDLCPU, kDLCUDAHost, kDLROCMHost, kDLCUDAManaged.
+_READ_BY_HOST = (1, 3, 11, 13)
+
+
+def has_dlpack_on_device(value: Any) -> bool:
+    """Returns whether an array says by DLPack that it lies in memory of a device, as a GPU's."""
+    return hasattr(value, "__dlpack_device__") and int(value.__dlpack_device__()[0]) not in _READ_BY_HOST
+
 
 def lie_on_device(arrays: Mapping[str, Any]) -> bool:
     """Returns whether arrays lie on a GPU, rather than on the host. None is no array.
 
     Raises:
-        BatchError: Some do, others do not.
+        BatchError: Some do, others do not; or one is there and has DLPack only.
     """
+    for name, array in arrays.items():
+        _check_interface(array, name)
     places = {name: hasattr(array, "__cuda_array_interface__") for name, array in arrays.items() if array is not None}
     if len(set(places.values())) > 1:
         there = " and ".join(name for name, on_device in places.items() if on_device)
@@ -35,6 +45,7 @@ def device_view(value: Any, name: str) -> npt.NDArray[Any]:
     Raises:
         BatchError: It is none, or its elements do not lie one after the other.
     """
+    _check_interface(value, name)
     if not hasattr(value, "__cuda_array_interface__"):
         raise BatchError(
             f"{name} is a {type(value).__name__}; expected an array on a GPU, with __cuda_array_interface__"
@@ -50,3 +61,12 @@ def device_view(value: Any, name: str) -> npt.NDArray[Any]:
     if strides is not None and tuple(strides) != view.strides:
         raise BatchError(f"{name} has strides {list(strides)}; expected its elements one after the other")
     return view
+
+
+def _check_interface(value: Any, name: str) -> None:
+    """Refuses an array on a device that has DLPack only: its memory would be this call's to release, on that stream."""
+    if has_dlpack_on_device(value) and not hasattr(value, "__cuda_array_interface__"):
+        raise BatchError(
+            f"{name} is a {type(value).__name__} on a device with DLPack only; expected an array with "
+            f"__cuda_array_interface__: make one of it by cupy.from_dlpack({name}) or torch.from_dlpack({name})"
+        )

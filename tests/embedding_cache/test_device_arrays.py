@@ -25,6 +25,16 @@ class OnDevice:
         self.__cuda_array_interface__ = {"shape": shape, "typestr": typestr, "data": data, "version": 3, **changes}
 
 
+class DlpackOnDevice:
+    """An array there that has DLPack only, as TensorFlow's."""
+
+    def __dlpack__(self) -> object:
+        raise BufferError("nobody takes it")
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, 0
+
+
 @pytest.mark.parametrize(
     ("array", "shape", "dtype"),
     [
@@ -48,6 +58,10 @@ def test_an_array_without_elements_has_no_address() -> None:
     [
         (np.zeros(3), "ids is a ndarray; expected an array on a GPU, with __cuda_array_interface__"),
         ([1, 2], "ids is a list"),
+        (
+            DlpackOnDevice(),
+            r"ids is a DlpackOnDevice on a device with DLPack only; expected .* by cupy.from_dlpack\(ids\) or torch",
+        ),
         (OnDevice((3, 5), strides=(40, 8)), r"ids has strides \[40, 8\]; expected its elements one after the other"),
     ],
 )
@@ -62,6 +76,16 @@ def test_a_batch_lies_in_one_place() -> None:
     assert lie_on_device({"ids": device, "offsets": device, "weights": None})
     with pytest.raises(BatchError, match="ids and weights lies on a GPU, lengths on the host; expected all"):
         lie_on_device({"ids": device, "lengths": host, "weights": device})
+    with pytest.raises(BatchError, match="lengths is a DlpackOnDevice on a device with DLPack only"):
+        lie_on_device({"ids": device, "lengths": DlpackOnDevice(), "weights": None})
+
+
+def test_the_cpus_lookup_takes_no_array_on_a_gpu(tmp_path: Path) -> None:
+    version = write_random(VersionStore(tmp_path / "store"), tmp_path / "parts")
+    with Engine().open(version.store, version.name) as found:
+        _, lengths = random_batch(version, 2)
+        with pytest.raises(BatchError, match=r"ids is a DlpackOnDevice on a GPU; .* copy it there, or use lookup_cuda"):
+            found.lookup(DlpackOnDevice(), lengths)
 
 
 @pytest.mark.skipif(bool(library.load().rh_built_with_cuda()), reason="this build has CUDA")

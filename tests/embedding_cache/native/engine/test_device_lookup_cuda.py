@@ -3,6 +3,7 @@
 test_cuda_emulation.py runs the same tests without a GPU.
 """
 
+import ctypes
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rankhouse.embedding_cache import library
 from rankhouse.embedding_cache.engine import Answer, Engine, OpenVersion
 from rankhouse.embedding_cache.errors import BatchError, OptionError
 from rankhouse.embedding_cache.format.version import Version, VersionStore
@@ -211,8 +213,32 @@ def test_impossible_batches_are_refused(cuda: Kernels, chain: list[Version]) -> 
         offsets[3], offsets[4] = offsets[4] + 1, offsets[3]
         with pytest.raises(BatchError, match=r"offsets of feature 'a' fall at sample 3, from \d+ to \d+"):
             served.lookup_cuda(ids, offsets=offsets, out=out)
+        on_device = [DeviceArray(cuda, array) for array in (ids.astype(np.float32), lengths)]
+        with pytest.raises(BatchError, match=r"ids is float32 \[\d+\]; expected int64 or int32 of 1 dimensions"):
+            served.lookup_cuda(*on_device, out=out)
         with pytest.raises(BatchError, match="the combiner 'none' does not pool"):
             served.lookup_cuda(ids, lengths, out=out, combiners=["none"] * len(version.features))
+
+
+@pytest.mark.parametrize(
+    ("memory", "message"),
+    [
+        (0, "id_type is 7: expected 0 .int64. or 1"),
+        (1, "id_type is 7: expected 0 .int64. or 1"),
+        (2, "memory is 2: exp"),
+    ],
+)
+def test_what_only_c_can_say_is_refused(cuda: Kernels, chain: list[Version], memory: int, message: str) -> None:
+    native, engine, version = library.load(), ctypes.c_void_p(), ctypes.c_void_p()
+    library.check(native.rh_engine_create(b'{"device": 0}', engine))
+    library.check(native.rh_engine_open(engine, bytes(chain[0].store), chain[0].name.encode(), 0, version))
+    try:
+        batch = library.Batch(id_type=7, memory=memory)
+        with pytest.raises(BatchError, match=message):
+            library.check(native.rh_engine_lookup_cuda(version, batch, None, None, None, None))
+    finally:
+        native.rh_engine_close(version)
+        native.rh_engine_destroy(engine)
 
 
 def test_impossible_devices_are_refused(cuda: Kernels, chain: list[Version]) -> None:
