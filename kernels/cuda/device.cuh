@@ -20,6 +20,11 @@ inline void CheckCuda(cudaError_t error, const char* what) {
   throw Error(RH_CUDA_ERROR, StrCat(what, " failed: ", cudaGetErrorString(error)));
 }
 
+// For a call that nobody can help if it fails. Its error must not stay behind: the thread's next call would find it.
+inline void Ignore(cudaError_t error) {
+  if (error != cudaSuccess) cudaGetLastError();
+}
+
 // Hands out parts of a call's workspace. Without memory it only adds sizes up, so that one plan serves both for asking
 // how much is needed and for using it.
 class Workspace {

@@ -70,8 +70,8 @@ rh_device_row_cache::rh_device_row_cache(const rh_row_cache_options& options) {
 }
 
 rh_device_row_cache::~rh_device_row_cache() {
-  cudaEventSynchronize(last_call_);
-  cudaEventDestroy(last_call_);
+  rankhouse::Ignore(cudaEventSynchronize(last_call_));
+  rankhouse::Ignore(cudaEventDestroy(last_call_));
 }
 
 void rh_device_row_cache::CheckDevice() const {

@@ -12,11 +12,11 @@
 namespace rankhouse::cache {
 
 struct FreeOnDevice {
-  void operator()(void* memory) const { cudaFree(memory); }
+  void operator()(void* memory) const { Ignore(cudaFree(memory)); }
 };
 
 struct FreePinned {
-  void operator()(void* memory) const { cudaFreeHost(memory); }
+  void operator()(void* memory) const { Ignore(cudaFreeHost(memory)); }
 };
 
 // What a cache has counted, in device memory.
@@ -102,7 +102,7 @@ struct rh_device_row_cache {
     try {
       body(sets_, ++clock_);
     } catch (...) {
-      cudaEventRecord(last_call_, stream);  // part of the work may be queued
+      rankhouse::Ignore(cudaEventRecord(last_call_, stream));  // part of the work may be queued
       throw;
     }
     rankhouse::CheckCuda(cudaEventRecord(last_call_, stream), "recording the cache's call");

@@ -19,7 +19,7 @@ CurrentDevice::CurrentDevice(int32_t device) {
   CheckCuda(cudaSetDevice(device), "making a device the current one");
 }
 
-CurrentDevice::~CurrentDevice() { cudaSetDevice(before_); }
+CurrentDevice::~CurrentDevice() { Ignore(cudaSetDevice(before_)); }
 
 void* ThreadStream() { return cudaStreamPerThread; }
 
@@ -40,8 +40,8 @@ DeviceScratch::DeviceScratch() {
 }
 
 DeviceScratch::~DeviceScratch() {
-  cudaEventSynchronize(static_cast<cudaEvent_t>(last_use_));
-  cudaEventDestroy(static_cast<cudaEvent_t>(last_use_));
+  Ignore(cudaEventSynchronize(static_cast<cudaEvent_t>(last_use_)));
+  Ignore(cudaEventDestroy(static_cast<cudaEvent_t>(last_use_)));
 }
 
 bool DeviceScratch::IsIdle() const {
@@ -71,11 +71,11 @@ void DeviceScratch::Begin(int64_t device_bytes, int64_t host_bytes) {
 }
 
 void DeviceScratch::End(void* stream) noexcept {
-  cudaEventRecord(static_cast<cudaEvent_t>(last_use_), static_cast<cudaStream_t>(stream));
+  Ignore(cudaEventRecord(static_cast<cudaEvent_t>(last_use_), static_cast<cudaStream_t>(stream)));
 }
 
-void DeviceScratch::FreeDevice::operator()(char* memory) const { cudaFree(memory); }
+void DeviceScratch::FreeDevice::operator()(char* memory) const { Ignore(cudaFree(memory)); }
 
-void DeviceScratch::FreeHost::operator()(char* memory) const { cudaFreeHost(memory); }
+void DeviceScratch::FreeHost::operator()(char* memory) const { Ignore(cudaFreeHost(memory)); }
 
 }  // namespace rankhouse::engine
