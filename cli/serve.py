@@ -38,6 +38,14 @@ _KEEP_LOADED = Annotated[
         min=0,
     ),
 ]
+_DEVICE = Annotated[
+    int | None,
+    typer.Option(
+        help="Number of the GPU on which Triton keeps hot rows and looks embeddings up, as many bytes of them as "
+        "--engine device_cache_bytes=N says, by default 1 GiB; by default they are looked up on the CPU.",
+        min=0,
+    ),
+]
 _WHAT_HAPPENS = {
     "direct": "a new version in the store is served as soon as it is proven",
     "rollout": "a new version in the store takes the steps of the rollout",
@@ -78,6 +86,7 @@ def serve(
         list[str] | None,
         typer.Option(help="An option of the embedding engine, as num_threads=2; may be given several times."),
     ] = None,
+    device: _DEVICE = None,
     run_dir: Annotated[
         Path | None, typer.Option(help="Folder for logs and serving.json; by default one that goes when all went well.")
     ] = None,
@@ -91,6 +100,9 @@ def serve(
 
     if triton_url and engine:
         raise typer.BadParameter("--engine goes to a Triton that starts here; that at --triton-url has its own options")
+    engine_options = dict(_name_and_value(option) for option in engine or ())
+    if "device" in engine_options:
+        raise typer.BadParameter("--engine device=N: expected --device N, by which models look up there, too")
     if version != LATEST and refresh not in (None, "manual"):
         raise typer.BadParameter(f"--version {version} is served and no other; leave --refresh {refresh} out")
     options = ServeOptions(
@@ -105,7 +117,8 @@ def serve(
         host=host,
         ports=GatewayPorts(port, grpc_port, admin_port),
         triton=_triton(triton_bin, triton_url, triton_repository),
-        engine_options=dict(_name_and_value(option) for option in engine or ()),
+        engine_options=engine_options,
+        device=device,
     )
     if run_dir is None:
         _supervise_in_new_folder(options)

@@ -48,6 +48,7 @@ class StepModel:
         parameters: What its backend is told.
         files: The files of the model by name: a text is written, a path is linked to.
         num_instances: How many requests it may answer at once.
+        device: The number of the GPU that it runs on; None: the CPU.
     """
 
     step: str
@@ -57,6 +58,7 @@ class StepModel:
     parameters: Mapping[str, str]
     files: Mapping[str, str | Path] = field(default_factory=dict)
     num_instances: int = 1
+    device: int | None = None
 
 
 def ensemble_name(model: str, version: str) -> str:
@@ -72,13 +74,15 @@ def ensemble_name(model: str, version: str) -> str:
     return f"{model}.{version}"
 
 
-def write_models(version: Version, *, repository: Path, backends: Path | None = None) -> str:
+def write_models(version: Version, *, repository: Path, backends: Path | None = None, device: int | None = None) -> str:
     """Writes the models of a version into a repository, in place of what an earlier call wrote; loads nothing.
 
     Args:
         version: The version; its store must lie at the same path where Triton runs.
         repository: The folder that Triton was started with.
         backends: The server's folder of backends; None: it has no `onnxruntime`.
+        device: The number of the GPU that embeddings are looked up on, which the server's engine keeps rows on
+            (`TritonServer`); None: the CPU.
 
     Returns:
         The name of the ensemble, which is the one to load.
@@ -88,7 +92,8 @@ def write_models(version: Version, *, repository: Path, backends: Path | None = 
         NotServableError: The version has no dense part.
     """
     name = ensemble_name(version.model, version.name)
-    write_ensemble(name, (features_step(version), dense_step(version, backends=backends)), repository=repository)
+    steps = features_step(version, device=device), dense_step(version, backends=backends)
+    write_ensemble(name, steps, repository=repository)
     return name
 
 
@@ -105,12 +110,23 @@ def remove_models(model: str, version: str, repository: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def features_step(version: Version) -> StepModel:
-    """The first step: raw values to dense features and embeddings, and what befell them (ARCHITECTURE.md)."""
+def features_step(version: Version, *, device: int | None = None) -> StepModel:
+    """The first step: raw values to dense features and embeddings, and what befell them (ARCHITECTURE.md).
+
+    `device` is that of `write_models`. The dense part runs on the CPU, so its input is left where Triton has it there.
+    """
     parameters = version_parameters(version, step="features")
     told = (Tensor(name, "TYPE_INT32", (1,)) for name in ("degraded", "unknown"))
     outputs = (*feature_tensors(version), *told)
-    return StepModel("features", "rankhouse", raw_tensors(version), outputs, parameters, num_instances=_NUM_THREADS)
+    return StepModel(
+        "features",
+        "rankhouse",
+        raw_tensors(version),
+        outputs,
+        parameters,
+        num_instances=_NUM_THREADS,
+        device=device,
+    )
 
 
 def dense_step(version: Version, *, backends: Path | None) -> StepModel:
@@ -209,13 +225,17 @@ def _step_config(name: str, step: StepModel) -> str:
         "max_batch_size: 0",
         *_tensors("input", step.inputs),
         *_tensors("output", step.outputs),
-        f"instance_group [ {{ kind: KIND_CPU count: {step.num_instances} }} ]",
+        f"instance_group [ {{ {_kind(step.device)} count: {step.num_instances} }} ]",
         *(
             f"parameters {{ key: {_quoted(key)} value: {{ string_value: {_quoted(value)} }} }}"
             for key, value in step.parameters.items()
         ),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _kind(device: int | None) -> str:
+    return "kind: KIND_CPU" if device is None else f"kind: KIND_GPU gpus: [ {device} ]"
 
 
 def _ensemble_config(name: str, steps: Sequence[StepModel]) -> str:

@@ -72,6 +72,8 @@ class ServeOptions:
         ports: The gateway's ports.
         triton: Another Triton than the packaged one: the path of its program, or a server that already runs.
         engine_options: Options of the embedding engine, by name; a server that already runs has its own.
+        device: The number of the GPU that Triton looks embeddings up on; None: the CPU. A server that already runs was
+            started with the engine's option of that name.
     """
 
     store: Path | str
@@ -86,6 +88,7 @@ class ServeOptions:
     ports: GatewayPorts = field(default_factory=GatewayPorts)
     triton: Path | ExternalTriton | None = None
     engine_options: Mapping[str, str] = field(default_factory=dict)
+    device: int | None = None
 
 
 @dataclass(frozen=True)
@@ -207,6 +210,7 @@ def _gateway(options: ServeOptions, folder: _RunFolder, triton: ExternalTriton, 
         "TRITON_URL": triton.url,
         "TRITON_REPOSITORY": triton.repository.resolve(),
         "TRITON_BACKENDS": triton.backends,
+        "TRITON_DEVICE": options.device,
         "TRITON_METRICS_URL": triton.metrics_url,
         "TRITON_SHARED": isinstance(options.triton, ExternalTriton),
         "REFRESH_FILE": folder.report,
@@ -231,8 +235,9 @@ def _triton(
     if isinstance(options.triton, ExternalTriton):
         asyncio.run(_check_triton(options.triton.url))
         return None, options.triton
+    device = {} if options.device is None else {"device": str(options.device)}
     server = TritonServer(
-        run_dir / "models", run_dir=run_dir, binary=options.triton, engine_options=options.engine_options
+        run_dir / "models", run_dir=run_dir, binary=options.triton, engine_options={**options.engine_options, **device}
     )
     stack.enter_context(server)
     return server, ExternalTriton(server.grpc_url, server.repository, server.backends, server.metrics_url)

@@ -47,6 +47,7 @@ class RefreshedVersions:
             model=settings.model,
             repository=settings.triton_repository,
             backends=settings.triton_backends,
+            device=settings.triton_device,
             cache=settings.cache,
             watch_seconds=settings.watch_seconds,
             is_shared=settings.triton_shared,

@@ -46,6 +46,12 @@ class Settings(BaseSettings):
         "it, it serves what somebody else has loaded.",
     )
     triton_backends: Path | None = Field(default=None, description="Triton's folder of backends, if it is seen here.")
+    triton_device: int | None = Field(
+        default=None,
+        ge=0,
+        description="Number of the GPU that Triton looks embeddings up on, which its backend `rankhouse` knows by "
+        "its option `device`; without it, the CPU.",
+    )
     triton_shared: bool = Field(
         default=False, description="Others use the same Triton: what they loaded stays, what was loaded here goes."
     )

@@ -42,7 +42,7 @@ from rankhouse.serving.errors import (
     TritonTimeoutError,
     TritonUnavailableError,
 )
-from rankhouse.serving.model_repository import ensemble_name, remove_models, written_versions
+from rankhouse.serving.model_repository import ensemble_name, remove_models, write_models, written_versions
 from rankhouse.serving.refresh.attempts import Attempts
 from rankhouse.serving.refresh.demand import Demand
 from rankhouse.serving.refresh.freshness import Freshness
@@ -74,6 +74,7 @@ class AgentOptions:
         model: The model's name.
         repository: Triton's model repository.
         backends: Triton's folder of backends; None: see `model_repository.write_models`.
+        device: The GPU that embeddings are looked up on; None: the CPU. See there, too.
         cache: The folder below which a URL is mirrored.
         watch_seconds: Time between two looks at the store.
         settle_seconds: What looks damaged is believed after this time.
@@ -86,6 +87,7 @@ class AgentOptions:
     model: str
     repository: Path
     backends: Path | None = None
+    device: int | None = None
     cache: Path | None = None
     watch_seconds: float = 0.5
     settle_seconds: float = 2.0
@@ -138,8 +140,9 @@ class RefreshAgent:
             client,
             verifier=self._verifier,
             threads=self._threads,
-            repository=options.repository,
-            backends=options.backends,
+            write=partial(
+                write_models, repository=options.repository, backends=options.backends, device=options.device
+            ),
         )
         self._triton = TritonWatch(
             client, ensembles=self._loaded_ensembles, on_lost=self._lose, on_turn=self._triton_turned

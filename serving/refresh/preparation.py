@@ -5,7 +5,6 @@ import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeVar
 
 from rankhouse.embedding_cache.format.feature import Feature
@@ -14,7 +13,7 @@ from rankhouse.embedding_cache.format.raw import RawBatch
 from rankhouse.embedding_cache.format.version import Version, VersionStore
 from rankhouse.serving.errors import NotCompleteError, PreparationTimeoutError
 from rankhouse.serving.golden import GoldenReport, replay_requests
-from rankhouse.serving.model_repository import ensemble_name, write_models
+from rankhouse.serving.model_repository import ensemble_name
 from rankhouse.serving.refresh.residency import Footprint, footprint_of
 from rankhouse.serving.refresh.verifier import Contents, Verifier
 from rankhouse.serving.refresh.watcher import what_is_missing
@@ -71,8 +70,7 @@ class Preparation:
         client: The way to this replica's Triton.
         verifier: Verifies files.
         threads: Where blocking calls of the store run.
-        repository: Triton's model repository.
-        backends: Triton's folder of backends: see `write_models`.
+        write: Writes a version's models into Triton's repository.
 
     Attributes:
         unproven: Versions that were loaded here, or may have been, and then not proven.
@@ -86,8 +84,7 @@ class Preparation:
         *,
         verifier: Verifier,
         threads: Executor,
-        repository: Path,
-        backends: Path | None = None,
+        write: Callable[[Version], object],
     ) -> None:
         self.limits = Limits()
         self.unproven: set[str] = set()
@@ -96,8 +93,7 @@ class Preparation:
         self._client = client
         self._verifier = verifier
         self._threads = threads
-        self._repository = repository
-        self._backends = backends
+        self._write = write
 
     async def prepare(self, name: str, *, on_phase: OnPhase) -> Prepared:
         """Verifies a version, loads it and proves it.
@@ -138,7 +134,7 @@ class Preparation:
         is_there = await self._client.says_ready(ensemble, timeout_seconds=self.limits.probe_seconds)
         if not is_there:
             self.unproven.add(version.name)
-            await self._in_thread(self._write_models, version)
+            await self._in_thread(self._write, version)
             await self._client.load(ensemble, timeout_seconds=self.limits.load_seconds)
         if contents.golden:
             on_phase("warming up")
@@ -172,9 +168,6 @@ class Preparation:
         if reason := what_is_missing(self._store, version):
             raise NotCompleteError(reason)
         return version
-
-    def _write_models(self, version: Version) -> None:
-        write_models(version, repository=self._repository, backends=self._backends)
 
     async def _in_thread(self, function: Callable[..., _Result], *arguments: object) -> _Result:
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)

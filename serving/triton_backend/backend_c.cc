@@ -43,6 +43,15 @@ Backend* BackendOf(TRITONBACKEND_Model* model) {
   return static_cast<Backend*>(state);
 }
 
+// The GPU that an instance is on; none: the CPU.
+std::optional<int64_t> GpuOf(TRITONBACKEND_ModelInstance* instance) {
+  TRITONSERVER_InstanceGroupKind kind{};
+  int32_t device = 0;
+  Check(TRITONBACKEND_ModelInstanceKind(instance, &kind));
+  Check(TRITONBACKEND_ModelInstanceDeviceId(instance, &device));
+  return kind == TRITONSERVER_INSTANCEGROUPKIND_GPU ? std::optional<int64_t>(device) : std::nullopt;
+}
+
 }  // namespace
 
 #define RANKHOUSE_EXPORT extern "C" __attribute__((visibility("default")))
@@ -72,7 +81,7 @@ RANKHOUSE_EXPORT TRITONSERVER_Error* TRITONBACKEND_ModelInitialize(TRITONBACKEND
     Check(TRITONBACKEND_ModelConfig(model, 1, &config));
     const std::string json = AsJson(config);
     Check(TRITONSERVER_MessageDelete(config));
-    auto state = std::make_unique<Model>(json, BackendOf(model)->engine());
+    auto state = std::make_unique<Model>(json, *BackendOf(model));
     Check(TRITONBACKEND_ModelSetState(model, state.get()));
     state.release();
   });
@@ -93,6 +102,7 @@ RANKHOUSE_EXPORT TRITONSERVER_Error* TRITONBACKEND_ModelInstanceInitialize(TRITO
     Check(TRITONBACKEND_ModelInstanceModel(instance, &model));
     Check(TRITONBACKEND_ModelState(model, &model_state));
     auto state = std::make_unique<Instance>(Instance{static_cast<const Model*>(model_state), {}});
+    state->workspace.stream = state->model->StreamOn(GpuOf(instance));
     Check(TRITONBACKEND_ModelInstanceSetState(instance, state.get()));
     state.release();
   });

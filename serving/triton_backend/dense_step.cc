@@ -20,6 +20,10 @@ DenseStep::DenseStep(const ServedVersion& version, const std::string& onnxruntim
       widths_{version.num_dense(), version.num_columns()},
       part_(onnxruntime, version.dense_path()) {}
 
+void DenseStep::CheckKind(bool is_on_gpu) const {
+  Require(!is_on_gpu, "the step dense runs on the CPU: set the kind of the model's instances to KIND_CPU");
+}
+
 void DenseStep::Run(const std::vector<Request*>& requests, Workspace* workspace) const {
   int64_t num_rows = 0;
   for (const Request* request : requests) {

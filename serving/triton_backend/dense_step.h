@@ -20,6 +20,7 @@ class DenseStep : public Step {
   DenseStep(const ServedVersion& version, const std::string& onnxruntime);
 
   const std::vector<TensorSpec>& inputs() const override { return inputs_; }
+  void CheckKind(bool is_on_gpu) const override;
   void Run(const std::vector<Request*>& requests, Workspace* workspace) const override;
 
  private:

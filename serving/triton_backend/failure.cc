@@ -20,6 +20,8 @@ void CheckEngine(int status) {
       throw Failure(TRITONSERVER_ERROR_INVALID_ARG, rh_last_error());
     case RH_NOT_FOUND:
       throw Failure(TRITONSERVER_ERROR_NOT_FOUND, rh_last_error());
+    case RH_UNSUPPORTED:
+      throw Failure(TRITONSERVER_ERROR_UNSUPPORTED, rh_last_error());
     case RH_TIER_FAILED:
       throw Failure(TRITONSERVER_ERROR_UNAVAILABLE, rh_last_error());
     default:

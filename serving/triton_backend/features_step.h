@@ -16,15 +16,20 @@ namespace rankhouse::triton {
 // would pass through Triton, which costs some 30 microseconds of a processor more for each request.
 class FeaturesStep : public Step {
  public:
-  explicit FeaturesStep(std::shared_ptr<const ServedVersion> version);
+  // On a GPU the step asks Triton for memory of the type `wanted` for the embeddings.
+  FeaturesStep(std::shared_ptr<const ServedVersion> version, TRITONSERVER_MemoryType wanted);
 
   const std::vector<TensorSpec>& inputs() const override { return kRawInputs; }
+  void CheckKind(bool is_on_gpu) const override;
   void Run(const std::vector<Request*>& requests, Workspace* workspace) const override;
 
  private:
   void CheckColumns(const rh_raw_batch& batch) const;
+  rh_model_input Transform(const RawBatches& raw, float* dense, Workspace* workspace) const;
+  bool LookUp(const std::vector<Request*>& requests, const rh_engine_batch& batch, Workspace* workspace) const;
 
   std::shared_ptr<const ServedVersion> version_;
+  TRITONSERVER_MemoryType wanted_;
   TransformHandle transform_;
   rh_transform_shape shape_{};
 };

@@ -17,9 +17,8 @@ struct Place {
 };
 
 // Copies bytes between host memory and a place that may be on a GPU (clients offer such memory as "CUDA shared
-// memory"), in either direction: `place` describes whichever end Triton owns. CUDA's driver is only looked for where it
-// is needed, so no CUDA is needed to build or to load this library. Throws Failure where there is no driver or it
-// refuses.
+// memory"), in either direction: `place` describes whichever end Triton owns. Throws Failure where there is no driver
+// of CUDA's, or it refuses.
 void Copy(const Place& place, const void* from, void* to, uint64_t num_bytes);
 
 }  // namespace rankhouse::triton

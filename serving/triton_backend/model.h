@@ -2,7 +2,9 @@
 #ifndef RANKHOUSE_TRITON_BACKEND_MODEL_H_
 #define RANKHOUSE_TRITON_BACKEND_MODEL_H_
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "metrics_mirror.h"
@@ -24,25 +26,34 @@ class Backend {
   explicit Backend(const std::string& config);
 
   rh_engine* engine() const { return engine_.get(); }
+  // The number of the GPU that the engine keeps rows on; none: it was told of no GPU.
+  std::optional<int64_t> device() const { return device_; }
 
  private:
   EngineHandle engine_;
+  std::optional<int64_t> device_;
   MetricsMirror metrics_;  // reads the engine, so it goes first
 };
 
-// A step over a version. The parameters of the model's configuration are `store`, `version` and `step`: "features" or
-// "dense", which has one more, `onnxruntime`, the path of that library.
+// A step over a version. The parameters of the model's configuration are `store`, `version` and `step`: "features",
+// which may have one more, `output_memory`, where Triton is asked to put the embeddings that are looked up on a GPU:
+// "cpu" (default) or "gpu"; or "dense", with `onnxruntime`, the path of that library.
 class Model {
  public:
   // Throws Failure if a parameter is missing or wrong, or the version cannot be opened.
-  Model(const std::string& config, rh_engine* engine);
+  Model(const std::string& config, const Backend& backend);
 
   const Step& step() const { return *step_; }
   // Whether Triton may hand over several requests at once.
   bool is_batched() const { return is_batched_; }
 
+  // What an instance on this GPU computes with; none is the CPU, and then NULL. Throws Failure if that is no place for
+  // the step, or not where the engine keeps its rows.
+  std::unique_ptr<DeviceStream> StreamOn(std::optional<int64_t> gpu) const;
+
  private:
   bool is_batched_;
+  std::optional<int64_t> device_;  // the engine's
   std::unique_ptr<Step> step_;
 };
 

@@ -115,25 +115,31 @@ const void* Request::ReadData(TRITONBACKEND_Input* input, const TensorSpec& spec
   return copy;
 }
 
-void* Request::OutputBytes(const TensorSpec& spec, const std::vector<int64_t>& shape, uint64_t element_bytes) {
+OutputMemory Request::NewOutput(const Place& wanted, const TensorSpec& spec, const std::vector<int64_t>& shape,
+                                uint64_t element_bytes) {
   std::vector<int64_t> whole(is_batched_ ? 1 : 0, 1);
   whole.insert(whole.end(), shape.begin(), shape.end());
   TRITONBACKEND_Output* output = nullptr;
   Check(TRITONBACKEND_ResponseOutput(response_, &output, spec.name, spec.type, whole.data(),
                                      static_cast<uint32_t>(whole.size())));
-  const uint64_t num_bytes = static_cast<uint64_t>(NumElements(shape)) * element_bytes;
-  void* buffer = nullptr;
-  Place place;
-  Check(TRITONBACKEND_OutputBuffer(output, &buffer, num_bytes, &place.type, &place.device));
-  if (place.is_host() && IsAligned(buffer, element_bytes)) return buffer;
-  return staged_.emplace_back(Staged{std::unique_ptr<std::byte[]>(new std::byte[num_bytes]), buffer, num_bytes, place})
+  OutputMemory memory{nullptr, wanted};
+  Check(TRITONBACKEND_OutputBuffer(output, &memory.data, NumElements(shape) * element_bytes, &memory.place.type,
+                                   &memory.place.device));
+  return memory;
+}
+
+void* Request::OutputBytes(const TensorSpec& spec, const std::vector<int64_t>& shape, uint64_t element_bytes) {
+  const OutputMemory memory = NewOutput(Place(), spec, shape, element_bytes);
+  if (memory.place.is_host() && IsAligned(memory.data, element_bytes)) return memory.data;
+  const uint64_t num_bytes = NumElements(shape) * element_bytes;
+  return staged_.emplace_back(Staged{std::unique_ptr<std::byte[]>(new std::byte[num_bytes]), num_bytes, memory})
       .bytes.get();
 }
 
 void Request::Send() {
   if (!has_failed()) {
     try {
-      for (const Staged& one : staged_) Copy(one.place, one.bytes.get(), one.target, one.num_bytes);
+      for (const Staged& one : staged_) Copy(one.target.place, one.bytes.get(), one.target.data, one.num_bytes);
     } catch (const std::exception& error) {
       SetError(AsError(error));
     }

@@ -38,6 +38,12 @@ struct Tensor {
   std::string ShapeText() const;
 };
 
+// Where Triton put an output.
+struct OutputMemory {
+  void* data = nullptr;
+  Place place;
+};
+
 // Made and used by one thread. It belongs to Triton's request until Finish, which every request gets exactly once.
 class Request {
  public:
@@ -56,6 +62,13 @@ class Request {
     return static_cast<Element*>(OutputBytes(spec, shape, sizeof(Element)));
   }
 
+  // Creates an output of the response in whatever memory Triton gives, which is asked for some in `wanted`: the caller
+  // has written it when Send is called.
+  template <typename Element>
+  OutputMemory OutputIn(const Place& wanted, const TensorSpec& spec, const std::vector<int64_t>& shape) {
+    return NewOutput(wanted, spec, shape, sizeof(Element));
+  }
+
   // Sends the response or the error.
   void Send();
   // Reports what Triton counts and gives the request back.
@@ -65,14 +78,15 @@ class Request {
   // An output whose buffer is not host memory is written here and copied when it is sent.
   struct Staged {
     std::unique_ptr<std::byte[]> bytes;
-    void* target;
     uint64_t num_bytes;
-    Place place;
+    OutputMemory target;
   };
 
   void RequireWanted() const;
   Tensor ReadInput(const TensorSpec& spec);
   const void* ReadData(TRITONBACKEND_Input* input, const TensorSpec& spec, uint32_t num_buffers, uint64_t num_bytes);
+  OutputMemory NewOutput(const Place& wanted, const TensorSpec& spec, const std::vector<int64_t>& shape,
+                         uint64_t element_bytes);
   void* OutputBytes(const TensorSpec& spec, const std::vector<int64_t>& shape, uint64_t element_bytes);
 
   TRITONBACKEND_Request* request_;

@@ -28,12 +28,23 @@ TransformHandle ServedVersion::OpenTransform() const {
   return TransformHandle(transform);
 }
 
+std::vector<rh_feature_rows> ServedVersion::Columns(float* embeddings) const {
+  std::vector<rh_feature_rows> columns;
+  columns.reserve(column_begins_.size());
+  for (const int64_t begin : column_begins_) columns.push_back({embeddings + begin, num_columns_});
+  return columns;
+}
+
 bool ServedVersion::Lookup(const rh_engine_batch& batch, float* embeddings) const {
-  std::vector<rh_feature_rows> out;
-  out.reserve(column_begins_.size());
-  for (const int64_t begin : column_begins_) out.push_back({embeddings + begin, num_columns_});
   rh_engine_answer answer{};
-  CheckEngine(rh_engine_lookup(version_.get(), &batch, out.data(), &answer, &kOneThread));
+  CheckEngine(rh_engine_lookup(version_.get(), &batch, Columns(embeddings).data(), &answer, &kOneThread));
+  return answer.degraded != 0;
+}
+
+bool ServedVersion::LookupOnDevice(const rh_engine_batch& batch, float* embeddings, void* stream) const {
+  rh_engine_answer answer{};
+  const std::vector<rh_feature_rows> columns = Columns(embeddings);
+  CheckEngine(rh_engine_lookup_cuda(version_.get(), &batch, columns.data(), &answer, &kOneThread, stream));
   return answer.degraded != 0;
 }
 

@@ -44,8 +44,12 @@ class ServedVersion {
   // Pools a batch into embeddings [B, E], the features side by side. Returns whether they are degraded: default rows
   // stand in for rows that a tier of the engine did not give.
   bool Lookup(const rh_engine_batch& batch, float* embeddings) const;
+  // The same on the engine's GPU, where `embeddings` lie: queues work on the stream, a cudaStream_t.
+  bool LookupOnDevice(const rh_engine_batch& batch, float* embeddings, void* stream) const;
 
  private:
+  std::vector<rh_feature_rows> Columns(float* embeddings) const;
+
   VersionHandle version_;
   std::string folder_;
   std::vector<std::string> layers_;     // the tensor files of the vocabularies; none: they lie in the folder

@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "device_stream.h"
 #include "request.h"
 
 namespace rankhouse::triton {
@@ -32,6 +33,7 @@ class Buffer {
 struct Workspace {
   // When the execution began, in nanoseconds of CLOCK_MONOTONIC: all its lookups share one deadline of the engine's.
   int64_t started_ns = 0;
+  std::unique_ptr<DeviceStream> stream;  // of the instance's GPU; NULL: it computes on the CPU
   Buffer<int64_t> ids, offsets, num_unknown;
   Buffer<float> dense, embeddings, scores;
 };
@@ -41,6 +43,9 @@ class Step {
  public:
   virtual ~Step() = default;
   virtual const std::vector<TensorSpec>& inputs() const = 0;
+
+  // Throws Failure if it cannot be run by instances on a GPU (`is_on_gpu`), or on the CPU.
+  virtual void CheckKind(bool is_on_gpu) const = 0;
 
   // Computes the outputs of all requests at once: together they are one batch. Throws if any of them is wrong, or may
   // have an answer unlike the others', and then which one need not be known: the caller tries each alone. What befalls

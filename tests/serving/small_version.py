@@ -41,11 +41,11 @@ ROWS: tuple[dict[str, Any], ...] = (
 
 
 class Weights:
-    """The weights of one version, from a seed."""
+    """The weights of one version, from a seed; tables may have more rows than values use."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, spare_rows: int = 0) -> None:
         generator = np.random.default_rng(seed)
-        sizes = {table: 3 + len(values) for table, values in (TEXTS | NUMBERS).items()}
+        sizes = {table: 3 + len(values) + spare_rows for table, values in (TEXTS | NUMBERS).items()}
         self.tables = {
             name: generator.normal(size=(sizes[str(name)], dim)).astype(np.float32) for name, dim in DIMS.items()
         }
@@ -79,9 +79,11 @@ def raw_batch(rows: Sequence[Mapping[str, Any]]) -> RawBatch:
     return RawBatch.from_rows(FEATURES, rows)
 
 
-def write_version(store: Path, *, seed: int = 0, wrong_by: float = 0.0, url: str | None = None) -> Version:
+def write_version(
+    store: Path, *, seed: int = 0, wrong_by: float = 0.0, url: str | None = None, spare_rows: int = 0
+) -> Version:
     """Writes a version, into a bucket if a URL is given; its golden scores are wrong by so much."""
-    weights = Weights(seed)
+    weights = Weights(seed, spare_rows=spare_rows)
     folder = store / "parts"
     folder.mkdir(parents=True, exist_ok=True)
     known = {name: TextValues.of(texts) for name, texts in TEXTS.items()} | {
@@ -135,7 +137,11 @@ def write_delta(store: Path, parent: Version, *, seed: int, wrong_by: float = 0.
     """Lays the weights of another seed over a version that `write_version` wrote there, as a delta of all rows."""
     weights, folder = Weights(seed), store / "parts"
     write_dense_part(folder / "dense.onnx", weights.dense, weights.embeddings)
-    deltas = [TableDelta(str(name), len(rows), np.arange(len(rows)), [rows]) for name, rows in weights.tables.items()]
+    num_rows = {table.name: table.num_rows for table in parent.tables}
+    deltas = [
+        TableDelta(str(name), num_rows[str(name)], np.arange(len(rows)), [rows])
+        for name, rows in weights.tables.items()
+    ]
     content = DeltaContent(
         dense=folder / "dense.onnx", transform=folder, num_dense=2, tables=deltas, golden=[golden_of(weights, wrong_by)]
     )

@@ -72,6 +72,13 @@ def test_it_runs_in_python_where_onnx_runtime_has_no_library_apart(
     assert "DenseStep" in (tmp_path / f"{name}.dense" / "1" / "model.py").read_text()
 
 
+def test_embeddings_are_looked_up_on_a_gpu_where_one_is_named(version: Version, tmp_path: Path) -> None:
+    name = write_models(version, repository=tmp_path, device=2)
+    configs = {step: (tmp_path / f"{name}.{step}" / "config.pbtxt").read_text() for step in ("features", "dense")}
+    assert "instance_group [ { kind: KIND_GPU gpus: [ 2 ] count: 4 } ]" in configs["features"]
+    assert "instance_group [ { kind: KIND_CPU count: 4 } ]" in configs["dense"]
+
+
 def test_writing_again_changes_nothing_else(version: Version, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     name = write_models(version, repository=tmp_path)

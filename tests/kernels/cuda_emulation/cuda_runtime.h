@@ -1,9 +1,10 @@
 // As much of CUDA as Rankhouse's kernels use, on the host, so that their logic can be tested where no GPU is.
 //
 // The threads of a block are fibers that take turns in one thread; they change where they wait for each other (barriers
-// and shuffles). Blocks run one after the other, and so do calls. So this finds wrong results, accesses out of bounds
-// (with the compiler's sanitizers), threads that do not meet, and shuffles from threads that are not there. It does not
-// find races, and says nothing about the hardware, its memory model or its speed.
+// and shuffles). Blocks run one after the other, and so do calls, also those of several threads of the host. So this
+// finds wrong results, accesses out of bounds (with the compiler's sanitizers), threads that do not meet, and shuffles
+// from threads that are not there; and what becomes of calls that fail (failing_calls.h). It does not find races, and
+// says nothing about the hardware, its memory model or its speed.
 #ifndef RANKHOUSE_TESTS_CUDA_EMULATION_CUDA_RUNTIME_H_
 #define RANKHOUSE_TESTS_CUDA_EMULATION_CUDA_RUNTIME_H_
 
@@ -18,12 +19,15 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <utility>
 #include <vector>
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/common_interface_defs.h>
 #endif
+
+#include "failing_calls.h"
 
 #define __device__
 #define __global__
@@ -261,7 +265,7 @@ T atomicAdd(T* target, T value) {
 // The runtime: device memory is host memory, and calls are done when they return
 // ---------------------------------------------------------------------------------------------------------------------
 
-enum cudaError_t { cudaSuccess = 0, cudaErrorMemoryAllocation = 2, cudaErrorNotReady = 600 };
+enum cudaError_t { cudaSuccess = 0, cudaErrorMemoryAllocation = 2, cudaErrorNotReady = 600, cudaErrorUnknown = 999 };
 enum cudaMemcpyKind { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost };
 enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount };
 using cudaStream_t = void*;
@@ -272,25 +276,33 @@ constexpr cudaStream_t cudaStreamPerThread = nullptr;
 namespace cuda_emulation {
 
 inline thread_local cudaError_t last_error = cudaSuccess;
+inline std::mutex launching;  // a launch at a time
+
+inline cudaError_t Result(cudaError_t failure = cudaErrorUnknown) {
+  return FailsNow() ? last_error = failure : cudaSuccess;
+}
 
 }  // namespace cuda_emulation
 
 inline cudaError_t cudaPeekAtLastError() { return cuda_emulation::last_error; }
 inline cudaError_t cudaGetLastError() { return std::exchange(cuda_emulation::last_error, cudaSuccess); }
-inline const char* cudaGetErrorString(cudaError_t) { return ""; }
-inline cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+inline const char* cudaGetErrorString(cudaError_t error) { return error == cudaErrorUnknown ? "emulated failure" : ""; }
+inline cudaError_t cudaStreamSynchronize(cudaStream_t) { return cuda_emulation::Result(); }
 inline cudaError_t cudaMemsetAsync(void* target, int value, size_t bytes, cudaStream_t) {
   std::memset(target, value, bytes);
-  return cudaSuccess;
+  return cuda_emulation::Result();
 }
 inline cudaError_t cudaMemcpyAsync(void* target, const void* source, size_t bytes, cudaMemcpyKind, cudaStream_t) {
-  std::memcpy(target, source, bytes);
-  return cudaSuccess;
+  const cudaError_t result = cuda_emulation::Result();
+  if (result == cudaSuccess) std::memcpy(target, source, bytes);
+  return result;
 }
 inline cudaError_t cudaMemset(void* target, int value, size_t bytes) {
   return cudaMemsetAsync(target, value, bytes, nullptr);
 }
 inline cudaError_t cudaMalloc(void** memory, size_t bytes) {
+  const cudaError_t result = cuda_emulation::Result(cudaErrorMemoryAllocation);
+  if (result != cudaSuccess) return result;
   if (posix_memalign(memory, 256, bytes) != 0) return cudaErrorMemoryAllocation;
   std::memset(*memory, 0xAB, bytes);
   return cudaSuccess;
@@ -301,11 +313,11 @@ inline cudaError_t cudaFree(void* memory) {
 }
 inline cudaError_t cudaMallocHost(void** memory, size_t bytes) { return cudaMalloc(memory, bytes); }
 inline cudaError_t cudaFreeHost(void* memory) { return cudaFree(memory); }
-inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t*, unsigned) { return cudaSuccess; }
-inline cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
-inline cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
+inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t*, unsigned) { return cuda_emulation::Result(); }
+inline cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cuda_emulation::Result(); }
+inline cudaError_t cudaEventSynchronize(cudaEvent_t) { return cuda_emulation::Result(); }
 inline cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
-inline cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
+inline cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cuda_emulation::Result(); }
 // Every second event is still to come, which stays behind as the last error.
 inline cudaError_t cudaEventQuery(cudaEvent_t) {
   static thread_local int num_queries = 0;
@@ -314,16 +326,16 @@ inline cudaError_t cudaEventQuery(cudaEvent_t) {
 }
 inline cudaError_t cudaGetDeviceCount(int* count) {
   *count = 1;
-  return cudaSuccess;
+  return cuda_emulation::Result();
 }
-inline cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+inline cudaError_t cudaSetDevice(int) { return cuda_emulation::Result(); }
 inline cudaError_t cudaGetDevice(int* device) {
   *device = 0;
-  return cudaSuccess;
+  return cuda_emulation::Result();
 }
 inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
   *value = 1;  // a small GPU, so that kernels which share work among its processors take several turns
-  return cudaSuccess;
+  return cuda_emulation::Result();
 }
 
 struct cudaLaunchConfig_t {
@@ -335,6 +347,9 @@ struct cudaLaunchConfig_t {
 template <typename... Parameters, typename... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
                                Arguments&&... arguments) {
+  const cudaError_t result = cuda_emulation::Result();
+  if (result != cudaSuccess) return result;
+  const std::lock_guard<std::mutex> lock(cuda_emulation::launching);
   gridDim = config->gridDim;
   blockDim = config->blockDim;
   const std::function<void()> body = [&] { kernel(arguments...); };

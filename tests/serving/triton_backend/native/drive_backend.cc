@@ -1,28 +1,18 @@
 // The backend under requests of every kind: right ones, wrong ones, and ones that change while they are read.
-// Arguments: a store and the name of its version (tests/serving/small_version.py), the library of ONNX Runtime, a seed,
-// and how many batches of damaged requests to execute.
+// Arguments: "backend" or "device", the library of ONNX Runtime, a store, and the names of its versions
+// (tests/serving/small_version.py).
 #include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <deque>
-#include <limits>
+#include <functional>
 #include <memory>
 #include <random>
 #include <thread>
 
-#include "stub_server.h"
-
-extern "C" {
-TRITONSERVER_Error* TRITONBACKEND_Initialize(TRITONBACKEND_Backend*);
-TRITONSERVER_Error* TRITONBACKEND_Finalize(TRITONBACKEND_Backend*);
-TRITONSERVER_Error* TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model*);
-TRITONSERVER_Error* TRITONBACKEND_ModelFinalize(TRITONBACKEND_Model*);
-TRITONSERVER_Error* TRITONBACKEND_ModelInstanceInitialize(TRITONBACKEND_ModelInstance*);
-TRITONSERVER_Error* TRITONBACKEND_ModelInstanceFinalize(TRITONBACKEND_ModelInstance*);
-TRITONSERVER_Error* TRITONBACKEND_ModelInstanceExecute(TRITONBACKEND_ModelInstance*, TRITONBACKEND_Request**, uint32_t);
-}
+#include "drive_device.h"
+#include "loaded_model.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 // What ONNX Runtime keeps for good is not ours.
@@ -30,52 +20,6 @@ extern "C" const char* __lsan_default_suppressions() { return "leak:libonnxrunti
 #endif
 
 namespace {
-
-using Requests = std::deque<TRITONBACKEND_Request>;
-
-void Expect(bool condition, const std::string& what) {
-  if (condition) return;
-  std::fprintf(stderr, "not so: %s\n", what.c_str());
-  std::abort();
-}
-
-void Expect(TRITONSERVER_Error* error) {
-  if (error == nullptr) return;
-  std::fprintf(stderr, "%s\n", error->message.c_str());
-  std::abort();
-}
-
-template <typename Element>
-Piece PieceOf(const Element* elements, size_t count, size_t begin = 0) {
-  Piece piece{std::vector<std::byte>(begin + count * sizeof(Element)), begin};
-  if (count > 0) std::memcpy(piece.bytes.data() + begin, elements, count * sizeof(Element));
-  return piece;
-}
-
-template <typename Element>
-TRITONBACKEND_Input InputOf(TRITONSERVER_DataType type, std::vector<int64_t> shape,
-                            const std::vector<Element>& elements) {
-  return {type,
-          std::move(shape),
-          {PieceOf(elements.data(), elements.size())},
-          elements.size() * sizeof(Element),
-          TRITONSERVER_MEMORY_CPU};
-}
-
-// Two rows: oslo, rome, [a, bb], 7, [-3, 5]; and no city, cccc, [paris], no item, [2^40].
-TRITONBACKEND_Request RawRequest() {
-  const double nan = std::numeric_limits<double>::quiet_NaN();
-  const std::string bytes = "osloromeabbccccparis";
-  TRITONBACKEND_Request request;
-  request.inputs["float_values"] = InputOf<double>(TRITONSERVER_TYPE_FP64, {2, 2}, {nan, 2.5, 0, nan});
-  request.inputs["int_values"] = InputOf<int64_t>(TRITONSERVER_TYPE_INT64, {4}, {7, -3, 5, int64_t{1} << 40});
-  request.inputs["int_lengths"] = InputOf<int32_t>(TRITONSERVER_TYPE_INT32, {2, 2}, {1, 2, 0, 1});
-  request.inputs["text_bytes"] =
-      InputOf<char>(TRITONSERVER_TYPE_UINT8, {static_cast<int64_t>(bytes.size())}, {bytes.begin(), bytes.end()});
-  request.inputs["text_sizes"] = InputOf<int32_t>(TRITONSERVER_TYPE_INT32, {6}, {4, 4, 1, 2, 4, 5});
-  request.inputs["text_lengths"] = InputOf<int32_t>(TRITONSERVER_TYPE_INT32, {2, 3}, {1, 1, 2, 0, 1, 1});
-  return request;
-}
 
 TRITONBACKEND_Request DenseRequest(int64_t num_rows) {
   TRITONBACKEND_Request request;
@@ -87,66 +31,9 @@ TRITONBACKEND_Request DenseRequest(int64_t num_rows) {
   return request;
 }
 
-TRITONBACKEND_Request AsElement(TRITONBACKEND_Request request) {
-  for (auto& [name, input] : request.inputs) input.shape.insert(input.shape.begin(), 1);
-  return request;
-}
-
-// A model with one instance, loaded.
-class Model {
- public:
-  Model(TRITONBACKEND_Backend* backend, const std::string& config) : model_{backend, config} {
-    Expect(TRITONBACKEND_ModelInitialize(&model_));
-    Expect(TRITONBACKEND_ModelInstanceInitialize(&instance_));
-  }
-  ~Model() {
-    Expect(TRITONBACKEND_ModelInstanceFinalize(&instance_));
-    Expect(TRITONBACKEND_ModelFinalize(&model_));
-  }
-
-  // Executes a batch; every request has been answered and given back then.
-  void Execute(Requests* requests) {
-    std::vector<TRITONBACKEND_Request*> batch;
-    for (TRITONBACKEND_Request& request : *requests) batch.push_back(&request);
-    const uint64_t num_counted = instance_.num_succeeded + instance_.num_failed;
-    Expect(TRITONBACKEND_ModelInstanceExecute(&instance_, batch.data(), static_cast<uint32_t>(batch.size())));
-    for (const TRITONBACKEND_Request& request : *requests) {
-      Expect(request.num_responses == 1 && request.num_releases == 1, "each request is answered and given back once");
-    }
-    Expect(instance_.num_succeeded + instance_.num_failed == num_counted + batch.size(), "each request is counted");
-  }
-
-  TRITONBACKEND_Request Execute(TRITONBACKEND_Request request) {
-    Requests one{std::move(request)};
-    Execute(&one);
-    return std::move(one[0]);
-  }
-
- private:
-  TRITONBACKEND_Model model_;
-  TRITONBACKEND_ModelInstance instance_{&model_};
-};
-
-std::vector<float> Embeddings(const TRITONBACKEND_Request& answered) {
-  Expect(!answered.has_failed, "an answer, and not: " + answered.error.message);
-  return answered.Elements<float>("embeddings");
-}
-
 int32_t NumUnknown(const TRITONBACKEND_Request& answered) {
   Expect(!answered.has_failed, "an answer, and not: " + answered.error.message);
   return answered.Elements<int32_t>("unknown").at(0);
-}
-
-void ExpectRefusal(const TRITONBACKEND_Request& answered, const std::string& text,
-                   TRITONSERVER_Error_Code code = TRITONSERVER_ERROR_INVALID_ARG) {
-  Expect(answered.has_failed && answered.error.code == code && answered.error.message.find(text) != std::string::npos,
-         "a refusal by '" + text + "': " + (answered.has_failed ? answered.error.message : "an answer"));
-}
-
-template <typename Element>
-Element* ElementsOf(TRITONBACKEND_Request* request, const char* name) {
-  Piece& piece = request->inputs.at(name).pieces[0];
-  return reinterpret_cast<Element*>(piece.bytes.data() + piece.begin);
 }
 
 // Right requests, however their memory lies.
@@ -354,16 +241,6 @@ void RefusesModels(TRITONBACKEND_Backend* backend, const std::string& config) {
   }
 }
 
-std::string Config(const std::string& store, const std::string& version, const std::string& step, int max_batch_size,
-                   const std::string& library) {
-  const auto parameter = [](const std::string& name, const std::string& value) {
-    return "\"" + name + "\": {\"string_value\": \"" + value + "\"}";
-  };
-  return "{\"max_batch_size\": " + std::to_string(max_batch_size) + ", \"parameters\": {" + parameter("store", store) +
-         ", " + parameter("version", version) + ", " + parameter("step", step) + ", " +
-         parameter("onnxruntime", library) + "}}";
-}
-
 // Instances execute side by side, while versions come and go.
 void ExecutesSideBySide(TRITONBACKEND_Backend* backend, const std::string& config, uint64_t seed, int64_t count) {
   std::vector<std::thread> threads;
@@ -379,37 +256,48 @@ void ExecutesSideBySide(TRITONBACKEND_Backend* backend, const std::string& confi
   for (std::thread& thread : threads) thread.join();
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  Expect(argc == 6, "five arguments");
-  const std::string store = argv[1], version = argv[2], library = argv[3];
-  const uint64_t seed = std::strtoull(argv[4], nullptr, 10);
-  const int64_t count = std::atoll(argv[5]);
+// All but the lookups on a GPU.
+void DriveBackend(const Versions& versions, const std::string& library, uint64_t seed, int64_t count) {
   TRITONBACKEND_Backend backend{{"{\"cmdline\": {\"num_threads\": \"1\"}}"}};
   Expect(TRITONBACKEND_Initialize(&backend));
-  const std::string features = Config(store, version, "features", 64, library);
+  const auto config = [&](const std::string& step, int max_batch_size) {
+    return Config({{"store", versions.store}, {"version", versions.names[0]}, {"step", step}, {"onnxruntime", library}},
+                  max_batch_size);
+  };
   {
-    Model model(&backend, Config(store, version, "features", 0, library)), batched(&backend, features);
+    Model model(&backend, config("features", 0)), batched(&backend, config("features", 64));
     Answers(&model);
     CountsUnknown(&model, &batched);
     IgnoresLaterChanges(&model);
     RefusesDamages(&model, &batched);
-    RefusesModels(&backend, features);
+    RefusesModels(&backend, config("features", 64));
     Random random(seed);
     const Count raw = ExecuteDamaged(&batched, RawRequest, &random, count);
-    Model dense(&backend, Config(store, version, "dense", 0, library));
-    Model batched_dense(&backend, Config(store, version, "dense", 64, library));
+    Model dense(&backend, config("dense", 0)), batched_dense(&backend, config("dense", 64));
     AnswersDense(&dense, &batched_dense);
     const Count joined = ExecuteDamaged(&batched_dense, [] { return DenseRequest(4); }, &random, count);
     std::printf("%ld %ld %ld %ld\n", raw.answered, raw.refused, joined.answered, joined.refused);
   }
-  ExecutesSideBySide(&backend, features, seed, count);
+  ExecutesSideBySide(&backend, config("features", 64), seed, count);
   for (int tries = 0; tries < 100 && NumMetricObjects() == 0; ++tries) {
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
   Expect(NumMetricObjects() > 0, "the engine's counters are metrics");
   Expect(TRITONBACKEND_Finalize(&backend));
   Expect(NumMetricObjects() == 0, "metrics go with the backend");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Expect(argc >= 4, "what to drive, the library of ONNX Runtime, a store and the names of its versions");
+  const std::string what = argv[1], library = argv[2];
+  const Versions versions = {argv[3], {argv + 4, argv + argc}};
+  if (what == "backend") {
+    DriveBackend(versions, library, /*seed=*/1, /*count=*/2000);
+    DriveWithoutDevice(versions, library);
+  } else {
+    DriveDevice(versions);
+  }
   return 0;
 }

@@ -1,40 +1,58 @@
 #include "stub_server.h"
 
+#include <algorithm>
 #include <atomic>
+#include <mutex>
+#include <set>
 #include <utility>
 
 struct TRITONBACKEND_Response {
   TRITONBACKEND_Request* request;
 };
-struct TRITONSERVER_Metric {};
-struct TRITONSERVER_MetricFamily {};
-struct TRITONSERVER_Parameter {};
+struct TRITONSERVER_Metric {
+  std::string name;
+  std::string labels;
+  double value = 0;
+};
+struct TRITONSERVER_MetricFamily {
+  std::string name;
+};
+struct TRITONSERVER_Parameter {
+  std::string text;
+};
 
 namespace {
 
 std::atomic<int> num_metric_objects{0};
+std::atomic<int> num_failing_metrics{0};
+std::mutex mutex;  // guards what follows
+std::set<TRITONSERVER_Metric*> metrics;
+std::vector<std::string> logged;
 
 TRITONSERVER_Error* ErrorOf(TRITONSERVER_Error_Code code, const char* message) {
   return new TRITONSERVER_Error{code, message};
 }
 
-template <typename Object>
-TRITONSERVER_Error* Give(Object** out) {
-  ++num_metric_objects;
-  *out = new Object;
-  return nullptr;
-}
-
-template <typename Object>
-TRITONSERVER_Error* Take(Object* object) {
-  --num_metric_objects;
-  delete object;
-  return nullptr;
-}
-
 }  // namespace
 
 int NumMetricObjects() { return num_metric_objects; }
+
+double MetricSum(const std::string& name, const std::string& label) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  double sum = 0;
+  for (const TRITONSERVER_Metric* metric : metrics) {
+    if (metric->name == name && metric->labels.find(label) != std::string::npos) sum += metric->value;
+  }
+  return sum;
+}
+
+void FailMetrics(int count) { num_failing_metrics = count; }
+
+int NumLogged(const std::string& text) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  return static_cast<int>(std::count_if(logged.begin(), logged.end(),
+                                        [&](const std::string& line) { return line.find(text) != std::string::npos; }));
+}
 
 TRITONSERVER_Error* TRITONSERVER_ErrorNew(TRITONSERVER_Error_Code code, const char* message) {
   return ErrorOf(code, message);
@@ -45,7 +63,11 @@ const char* TRITONSERVER_ErrorMessage(TRITONSERVER_Error* error) { return error-
 const char* TRITONSERVER_DataTypeString(TRITONSERVER_DataType type) {
   return type == TRITONSERVER_TYPE_FP32 ? "FP32" : type == TRITONSERVER_TYPE_INT32 ? "INT32" : "other";
 }
-TRITONSERVER_Error* TRITONSERVER_LogMessage(TRITONSERVER_LogLevel, const char*, int, const char*) { return nullptr; }
+TRITONSERVER_Error* TRITONSERVER_LogMessage(TRITONSERVER_LogLevel, const char*, int, const char* message) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  logged.emplace_back(message);
+  return nullptr;
+}
 
 TRITONSERVER_Error* TRITONSERVER_MessageSerializeToJson(TRITONSERVER_Message* message, const char** json,
                                                         size_t* size) {
@@ -58,22 +80,50 @@ TRITONSERVER_Error* TRITONSERVER_MessageDelete(TRITONSERVER_Message* message) {
   return nullptr;
 }
 
-TRITONSERVER_Parameter* TRITONSERVER_ParameterNew(const char*, TRITONSERVER_ParameterType, const void*) {
-  return new TRITONSERVER_Parameter;
+TRITONSERVER_Parameter* TRITONSERVER_ParameterNew(const char* name, TRITONSERVER_ParameterType, const void* value) {
+  return new TRITONSERVER_Parameter{std::string(name) + "=\"" + static_cast<const char*>(value) + "\""};
 }
 void TRITONSERVER_ParameterDelete(TRITONSERVER_Parameter* parameter) { delete parameter; }
 TRITONSERVER_Error* TRITONSERVER_MetricFamilyNew(TRITONSERVER_MetricFamily** family, TRITONSERVER_MetricKind,
-                                                 const char*, const char*) {
-  return Give(family);
+                                                 const char* name, const char*) {
+  ++num_metric_objects;
+  *family = new TRITONSERVER_MetricFamily{name};
+  return nullptr;
 }
-TRITONSERVER_Error* TRITONSERVER_MetricFamilyDelete(TRITONSERVER_MetricFamily* family) { return Take(family); }
-TRITONSERVER_Error* TRITONSERVER_MetricNew(TRITONSERVER_Metric** metric, TRITONSERVER_MetricFamily*,
-                                           const TRITONSERVER_Parameter**, uint64_t) {
-  return Give(metric);
+TRITONSERVER_Error* TRITONSERVER_MetricFamilyDelete(TRITONSERVER_MetricFamily* family) {
+  --num_metric_objects;
+  delete family;
+  return nullptr;
 }
-TRITONSERVER_Error* TRITONSERVER_MetricDelete(TRITONSERVER_Metric* metric) { return Take(metric); }
-TRITONSERVER_Error* TRITONSERVER_MetricIncrement(TRITONSERVER_Metric*, double) { return nullptr; }
-TRITONSERVER_Error* TRITONSERVER_MetricSet(TRITONSERVER_Metric*, double) { return nullptr; }
+TRITONSERVER_Error* TRITONSERVER_MetricNew(TRITONSERVER_Metric** metric, TRITONSERVER_MetricFamily* family,
+                                           const TRITONSERVER_Parameter** labels, uint64_t num_labels) {
+  if (num_failing_metrics > 0 && num_failing_metrics-- > 0) {
+    return ErrorOf(TRITONSERVER_ERROR_INTERNAL, "no room for a metric");
+  }
+  ++num_metric_objects;
+  *metric = new TRITONSERVER_Metric{family->name, {}};
+  for (uint64_t i = 0; i < num_labels; ++i) (*metric)->labels += labels[i]->text + ",";
+  const std::lock_guard<std::mutex> lock(mutex);
+  metrics.insert(*metric);
+  return nullptr;
+}
+TRITONSERVER_Error* TRITONSERVER_MetricDelete(TRITONSERVER_Metric* metric) {
+  --num_metric_objects;
+  const std::lock_guard<std::mutex> lock(mutex);
+  metrics.erase(metric);
+  delete metric;
+  return nullptr;
+}
+TRITONSERVER_Error* TRITONSERVER_MetricIncrement(TRITONSERVER_Metric* metric, double value) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  metric->value += value;
+  return nullptr;
+}
+TRITONSERVER_Error* TRITONSERVER_MetricSet(TRITONSERVER_Metric* metric, double value) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  metric->value = value;
+  return nullptr;
+}
 
 TRITONSERVER_Error* TRITONBACKEND_ApiVersion(uint32_t* major, uint32_t* minor) {
   *major = TRITONBACKEND_API_VERSION_MAJOR;
@@ -106,6 +156,15 @@ TRITONSERVER_Error* TRITONBACKEND_ModelState(TRITONBACKEND_Model* model, void** 
 }
 TRITONSERVER_Error* TRITONBACKEND_ModelSetState(TRITONBACKEND_Model* model, void* state) {
   model->state = state;
+  return nullptr;
+}
+TRITONSERVER_Error* TRITONBACKEND_ModelInstanceKind(TRITONBACKEND_ModelInstance* instance,
+                                                    TRITONSERVER_InstanceGroupKind* kind) {
+  *kind = instance->kind;
+  return nullptr;
+}
+TRITONSERVER_Error* TRITONBACKEND_ModelInstanceDeviceId(TRITONBACKEND_ModelInstance* instance, int32_t* device_id) {
+  *device_id = instance->device;
   return nullptr;
 }
 TRITONSERVER_Error* TRITONBACKEND_ModelInstanceModel(TRITONBACKEND_ModelInstance* instance,
@@ -178,7 +237,7 @@ TRITONSERVER_Error* TRITONBACKEND_ResponseOutput(TRITONBACKEND_Response* respons
   TRITONBACKEND_Request* request = response->request;
   if (request->outputs.empty()) request->on_output();
   *output = &request->outputs[name];
-  **output = {{shape, shape + num_dims}, {}, request};
+  **output = {{shape, shape + num_dims}, {}, {}, {}, request};
   return nullptr;
 }
 TRITONSERVER_Error* TRITONBACKEND_OutputBuffer(TRITONBACKEND_Output* output, void** buffer, uint64_t num_bytes,
@@ -186,8 +245,13 @@ TRITONSERVER_Error* TRITONBACKEND_OutputBuffer(TRITONBACKEND_Output* output, voi
   if (output->request->gives_no_output) return ErrorOf(TRITONSERVER_ERROR_INTERNAL, "no memory for the output");
   output->bytes = std::vector<std::byte>(output->request->output_shift + num_bytes);
   *buffer = output->bytes.data() + output->request->output_shift;
-  *memory_type = TRITONSERVER_MEMORY_CPU;
-  *memory_type_id = 0;
+  output->wanted = *memory_type;
+  const OutputPlace& place = output->request->output_place;
+  if (!place.is_as_wanted) {
+    *memory_type = place.type;
+    *memory_type_id = place.device;
+  }
+  output->place = *memory_type;
   return nullptr;
 }
 TRITONSERVER_Error* TRITONBACKEND_ResponseSend(TRITONBACKEND_Response* response, uint32_t, TRITONSERVER_Error* error) {

@@ -36,6 +36,8 @@ struct TRITONBACKEND_Model {
 struct TRITONBACKEND_ModelInstance {
   TRITONBACKEND_Model* model;
   void* state = nullptr;
+  TRITONSERVER_InstanceGroupKind kind = TRITONSERVER_INSTANCEGROUPKIND_CPU;
+  int32_t device = 0;
   uint64_t num_succeeded = 0, num_failed = 0, num_executions = 0;
 };
 
@@ -56,13 +58,22 @@ struct TRITONBACKEND_Input {
 struct TRITONBACKEND_Output {
   std::vector<int64_t> shape;
   std::vector<std::byte> bytes;
+  TRITONSERVER_MemoryType wanted, place;
   TRITONBACKEND_Request* request;
+};
+
+// Where outputs lie. Memory of a GPU is the host's.
+struct OutputPlace {
+  bool is_as_wanted = false;  // by the backend; else:
+  TRITONSERVER_MemoryType type = TRITONSERVER_MEMORY_CPU;
+  int64_t device = 0;
 };
 
 struct TRITONBACKEND_Request {
   std::map<std::string, TRITONBACKEND_Input> inputs;
   bool is_cancelled = false;
-  bool gives_no_output = false;             // as where the client's memory is too small
+  bool gives_no_output = false;  // as where the client's memory is too small
+  OutputPlace output_place;
   size_t output_shift = 0;                  // bytes by which outputs begin off their alignment
   std::function<void()> on_output = [] {};  // called when the first output is created
 
@@ -81,7 +92,15 @@ struct TRITONBACKEND_Request {
   }
 };
 
-// How many objects of metrics there are.
+// How many objects of metrics there are, and the sum of a metric's values whose labels have this text, as
+// tier="device".
 int NumMetricObjects();
+double MetricSum(const std::string& name, const std::string& label);
+
+// As many of the next metrics that are created fail.
+void FailMetrics(int count);
+
+// How often this text was part of what was logged.
+int NumLogged(const std::string& text);
 
 #endif  // RANKHOUSE_TESTS_TRITON_BACKEND_STUB_SERVER_H_
