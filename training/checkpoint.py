@@ -279,7 +279,7 @@ def _manifest(state: TrainingState, ranks: Ranks, document: Mapping[str, Any]) -
             }
             for spec in state.embedding.specs
         },
-        "vocabularies": sorted(state.vocabularies),
+        "learnt_vocabularies": sorted(state.vocabularies),
         "training": dict(document),
     }
 
@@ -347,7 +347,7 @@ def _check_fits(checkpoint: Checkpoint, state: TrainingState, *, may_grow: bool)
     _check_shapes(path, "table", saved, wanted)
     dense = {name: tuple(value.shape) for name, value in checkpoint.dense().items()}
     _check_shapes(path, "variable", dense, {name: tuple(value.shape) for name, value in state.dense.items()})
-    there = dict.fromkeys(checkpoint.manifest.get("vocabularies", []), "there")
+    there = dict.fromkeys(checkpoint.manifest.get("learnt_vocabularies", []), "there")
     _check_shapes(path, "vocabulary", there, dict.fromkeys(state.vocabularies, "there"))
 
 

@@ -22,6 +22,7 @@ from rankhouse.training.checkpoint_files import (
     latest_checkpoint,
     step_folder,
 )
+from rankhouse.training.data.fit import Fit
 from rankhouse.training.errors import CheckpointError
 from rankhouse.training.optimizers import Optimizer
 from rankhouse.training.ranks import Ranks
@@ -67,7 +68,9 @@ def test_vocabularies_go_with_the_state(tmp_path: Path, state: TrainingState) ->
     layers = [DynamicVocabulary(8, min_count=2) for _ in range(3)]
     layers[0](keys, training=True)
     kept = {"shop/keys": layers[0], "item": layers[1]}
-    path = save(tmp_path, replace(state, vocabularies=kept), 1)
+    fit = Fit((), ("5" * 64,))  # Whose vocabularies are those of the data.
+    path = save_checkpoint(tmp_path, replace(state, vocabularies=kept), ranks=ALONE, step=1, document={}, fit=fit)
+    assert Checkpoint.open(path).fit == fit
     loaded = replace(build(ALONE, seed=8), vocabularies={"shop/keys": layers[2], "item": DynamicVocabulary(8)})
     load_checkpoint(path, loaded, ranks=ALONE)
     assert layers[2](keys).numpy().tolist() == layers[0](keys).numpy().tolist() == [1, 0, 1, 0]
