@@ -21,6 +21,7 @@ from rankhouse.kernels.optimizer_settings import RULES, OptimizerSettings
 from rankhouse.training.data.lanes import NUM_LANES
 from rankhouse.training.errors import ConfigError
 from rankhouse.training.plan import DATA_PARALLEL_THRESHOLD_ROWS
+from rankhouse.training.wire_format import MAX_RELATIVE_ERROR, WireDtype
 
 RECIPES = Path(__file__).parent / "recipes"
 
@@ -216,13 +217,21 @@ class ParallelConfig:
 
     Attributes:
         data_parallel_threshold_rows: Tables with fewer rows are copied to every rank; larger ones have one owner each.
+        wire_forward: In which format rows travel between ranks. Those narrower than float32 round them.
+        wire_backward: In which format their gradients do.
+        wire_max_error: The largest error of an element by rounding, relative to the largest of its row, that the first
+            step may show; where it is larger, rows (or gradients) travel as float32, and the log says so.
     """
 
     data_parallel_threshold_rows: int = DATA_PARALLEL_THRESHOLD_ROWS
+    wire_forward: WireDtype = "float32"
+    wire_backward: WireDtype = "float32"
+    wire_max_error: float = MAX_RELATIVE_ERROR
 
     def __post_init__(self) -> None:
         threshold = self.data_parallel_threshold_rows
         _check(threshold >= 0, "parallel.data_parallel_threshold_rows", threshold, "at least 0")
+        _check(self.wire_max_error >= 0, "parallel.wire_max_error", self.wire_max_error, "a number of at least 0")
 
 
 @dataclass(frozen=True, kw_only=True)

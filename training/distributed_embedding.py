@@ -29,7 +29,7 @@ from rankhouse.training.ranks import Ranks
 from rankhouse.training.shared_gradients import sum_gradients
 from rankhouse.training.variable_rows import write_rows
 from rankhouse.training.whole_tables import BLOCK_BYTES, open_tables, read_table, write_table
-from rankhouse.training.wire_format import WireFormat
+from rankhouse.training.wire_format import WireFormat, table_formats
 
 
 @dataclass(frozen=True)
@@ -105,6 +105,7 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
         Raises:
             EmbeddingError: Tables, inputs and plan contradict each other.
             PlanError: The tables cannot be placed.
+            WireError: `wire` names an unknown table, or formats that differ in more than their dtypes.
         """
         super().__init__(**kwargs)
         self.specs = tuple(spec_of(embedding) for embedding in embeddings)
@@ -117,7 +118,7 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
         self._widths = [dims[item.table] for item in self.inputs]
         self.output_dim = sum(self._widths)
         self.wire = wire or WireFormat()
-        wires = _wires_of(self.specs, self.wire)
+        wires = table_formats(wire, [spec.name for spec in self.specs])
         self._layouts = Layouts(self.inputs, self.plan, wires, rank=self.ranks.rank)
         self.shards = tuple(shard for spec in self.specs for shard in self._make_shards(spec))
         own = {(spec.name, shard): table for spec in self.specs for shard, table in self._own(spec).items()}
@@ -125,8 +126,14 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
         self._nothing_owned = self._make_nothing_owned()
         for variable in self.owned_variables:
             mark_owned(variable)
+        exchanged = {name: each for name, each in wires.items() if self.plan.placement(name).mode != "data_parallel"}
         self._exchange = Exchange(
-            self.ranks, self._held, self.inputs, wires=wires, name=self.name, nothing_owned=self._nothing_owned
+            self.ranks,
+            self._held,
+            self.inputs,
+            wires=exchanged or wires,
+            name=self.name,
+            nothing_owned=self._nothing_owned,
         )
 
     @property
@@ -326,16 +333,6 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
         if not layout.travels or layout.serves(self.ranks.rank):
             return None
         return self.add_weight("nothing_owned", shape=(0,), initializer="zeros", dtype=tf.float32)
-
-
-def _wires_of(specs: Sequence[EmbeddingSpec], wire: WireFormat | Mapping[str, WireFormat]) -> dict[str, WireFormat]:
-    names = [spec.name for spec in specs]
-    if isinstance(wire, WireFormat):
-        return dict.fromkeys(names, wire)
-    for name in wire:
-        if name not in names:
-            raise EmbeddingError(f"wire names the unknown table {name!r}; the tables are {', '.join(names)}")
-    return {name: wire.get(name, WireFormat()) for name in names}
 
 
 def _rectangle(shard: TableShard, rank: int) -> ShardSpec:

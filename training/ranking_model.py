@@ -17,6 +17,7 @@ from rankhouse.training.learning_rates import Decay, LearningRate, Warmup
 from rankhouse.training.optimizers import Optimizer
 from rankhouse.training.plan import Plan, TableSpec, make_plan
 from rankhouse.training.ranks import Ranks
+from rankhouse.training.wire_format import WireFormat
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,7 @@ class RankingModel:
             ranks=ranks,
             plan=plan_tables(config, dataset, num_ranks=ranks.size),
             seed=config.training.seed,
+            wire=_wire_format(config),
             name="embedding",
         )
         embedding.check_optimizer(config.optimizer.settings())
@@ -152,6 +154,16 @@ def build_dense(config: Config, dataset: PreparedDataset, *, precision: str = "f
         feature_dims={feature.name: feature.dim for feature in dataset.spec.categorical},
         seed=config.training.seed,
         precision=precision,
+    )
+
+
+def _wire_format(config: Config) -> WireFormat:
+    """Returns how rows travel. Their gradients, which a mean loss divides by the batch size, are scaled by about it."""
+    return WireFormat(
+        forward=config.parallel.wire_forward,
+        backward=config.parallel.wire_backward,
+        gradient_scale=2.0 ** math.floor(math.log2(config.training.batch_size)),
+        max_relative_error=config.parallel.wire_max_error,
     )
 
 

@@ -41,6 +41,11 @@ class Rows:
     width: int
     wire: WireFormat
 
+    @property
+    def num_elements(self) -> tf.Tensor:
+        """Elements of the rows, int64 []."""
+        return tf.cast(self.num_rows, tf.int64) * self.width
+
 
 # What lies in a message: for each rank, the rows that go to it or come from it.
 Layout = Sequence[Sequence[Rows]]

@@ -7,7 +7,9 @@ result would depend on which rank a sample lies on.
 
 import math
 import typing
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from typing import Literal
 
 from rankhouse.training.errors import WireError
@@ -64,3 +66,33 @@ class WireFormat:
             )
         if self.measure_every < 1:
             raise WireError(f"measure_every is {self.measure_every}; expected at least 1 exchange")
+
+
+FLOAT32 = WireFormat()
+
+
+def table_formats(wire: WireFormat | Mapping[str, WireFormat] | None, tables: Sequence[str]) -> dict[str, WireFormat]:
+    """Returns how the rows of each table travel.
+
+    Args:
+        wire: The format of all tables, or of some by name; those of other tables, or None, are float32.
+        tables: The tables' names.
+
+    Raises:
+        WireError: A name is no table's, or formats differ in more than `forward` and `backward`: the rows of all tables
+            share one exchange, which is measured as a whole.
+    """
+    if wire is None or isinstance(wire, WireFormat):
+        return dict.fromkeys(tables, wire or FLOAT32)
+    for name in wire:
+        if name not in tables:
+            nearest = get_close_matches(name, tables, n=1)
+            hint = f"did you mean {nearest[0]!r}?" if nearest else f"there are {', '.join(tables)}"
+            raise WireError(f"wire has a format for the table {name!r}, which there is not; {hint}")
+    plain = {replace(each, forward="float32", backward="float32") for each in wire.values()} or {FLOAT32}
+    if len(plain) > 1:
+        raise WireError(
+            "the formats of tables differ in gradient_scale, max_relative_error or measure_every; give all the same"
+        )
+    (others,) = plain
+    return {name: wire.get(name, others) for name in tables}

@@ -68,6 +68,11 @@ def test_steps_of_a_run(settings: TrainingConfig, num_steps: int) -> None:
             "parallel.data_parallel_threshold_rows=-1",
             "parallel.data_parallel_threshold_rows is -1; expected at least 0",
         ),
+        (
+            "parallel.wire_forward=half",
+            "parallel.wire_forward is 'half'; expected one of 'float32', 'bfloat16', 'float16', 'int8'",
+        ),
+        ("parallel.wire_max_error=.nan", "parallel.wire_max_error is nan; expected a number of at least 0"),
     ],
 )
 def test_a_wrong_setting_is_refused_by_name(setting: str, message: str) -> None:

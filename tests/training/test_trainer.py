@@ -15,6 +15,7 @@ from rankhouse.training.ranks import Ranks
 from rankhouse.training.run_folder import Result, RunFolder
 from rankhouse.training.trained_model import load_trained_model
 from rankhouse.training.trainer import Trainer, make_train_step
+from rankhouse.training.wire_format import WireFormat
 from tests.training.tiny_dataset import write_tiny_dataset
 
 SETTINGS = (
@@ -255,3 +256,11 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path, dataset: Path)
     run.write_config(override(run.config, ["model.top_mlp=[9]"]))
     with pytest.raises(ModelError, match=r"top_0/kernel has shape \(14, 8\); expected \(14, 9\)"):
         load_trained_model(run.path)
+
+
+def test_rows_travel_as_the_recipe_says(tmp_path: Path, dataset: Path) -> None:
+    settings = ("parallel.wire_forward=bfloat16", "parallel.wire_backward=float16", "parallel.wire_max_error=0.5")
+    trainer = Trainer(make_run(tmp_path / "run", dataset, *settings, "training.batch_size=100"), ranks=Ranks(0, 1))
+    assert trainer.model.embedding.wire == WireFormat(
+        forward="bfloat16", backward="float16", gradient_scale=64.0, max_relative_error=0.5
+    )

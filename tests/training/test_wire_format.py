@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from rankhouse.training.errors import WireError
-from rankhouse.training.wire_format import WireFormat, row_bytes
+from rankhouse.training.wire_format import WireFormat, row_bytes, table_formats
 
 
 @pytest.mark.parametrize(("dtype", "expected"), [("float32", 64), ("bfloat16", 32), ("float16", 32), ("int8", 24)])
@@ -33,3 +33,27 @@ def test_nothing_is_rounded_unless_asked() -> None:
 def test_refuses_what_is_no_format(values: dict[str, Any], message: str) -> None:
     with pytest.raises(WireError, match=message):
         WireFormat(**values)
+
+
+def test_tables_have_one_format_or_each_its_own() -> None:
+    half, scaled = WireFormat(forward="float16"), WireFormat(backward="int8", gradient_scale=8.0)
+    assert table_formats(None, ["a", "b"]) == {"a": WireFormat(), "b": WireFormat()}
+    assert table_formats(half, ["a", "b"]) == {"a": half, "b": half}
+    assert table_formats({"b": scaled}, ["a", "b"]) == {"a": WireFormat(gradient_scale=8.0), "b": scaled}
+    assert table_formats({}, ["a"]) == {"a": WireFormat()}
+
+
+@pytest.mark.parametrize(
+    ("wire", "message"),
+    [
+        ({"usr": WireFormat()}, "for the table 'usr', which there is not; did you mean 'user'"),
+        ({"zzz": WireFormat()}, "there are user, item"),
+        (
+            {"user": WireFormat(gradient_scale=2.0), "item": WireFormat()},
+            "the formats of tables differ in gradient_scale, max_relative_error or measure_every",
+        ),
+    ],
+)
+def test_refuses_formats_that_do_not_go_together(wire: dict[str, WireFormat], message: str) -> None:
+    with pytest.raises(WireError, match=message):
+        table_formats(wire, ["user", "item"])

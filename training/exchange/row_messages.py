@@ -31,5 +31,5 @@ def join_segments(blocks: Sequence[tf.Tensor], counts: Sequence[tf.Tensor], num_
 def split_segments(message: tf.Tensor, segments: Sequence[Sequence[Rows]]) -> list[list[tf.Tensor]]:
     """Reads a message: by rank, its segments as [rows, width] each."""
     every = [segment for of_rank in segments for segment in of_rank]
-    flat = iter(tf.split(message, tf.stack([segment.num_rows * segment.width for segment in every]), num=len(every)))
+    flat = iter(tf.split(message, tf.stack([segment.num_elements for segment in every]), num=len(every)))
     return [[tf.reshape(next(flat), [-1, segment.width]) for segment in of_rank] for of_rank in segments]
