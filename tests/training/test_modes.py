@@ -15,7 +15,6 @@ from rankhouse.training.embedding_specs import EmbeddingSpec, Input
 from rankhouse.training.errors import EmbeddingError
 from rankhouse.training.plan import Plan, TableSpec, place
 from rankhouse.training.ranks import Ranks
-from rankhouse.training.wire_format import WireFormat
 from tests.training.launching import run_on_ranks
 from tests.training.modes import KINDS, TABLES, batch, build, train_all
 
@@ -189,11 +188,6 @@ def test_refuses_an_optimizer_with_one_number_for_a_row_of_slices() -> None:
     one_table("column_wise", num_slices=2).check_optimizer(Adagrad())
     with pytest.raises(EmbeddingError, match="'a' is cut by columns, and RowwiseAdagrad keeps one number for each row"):
         one_table("column_wise", num_slices=2).check_optimizer(RowwiseAdagrad())
-
-
-def test_refuses_a_format_of_an_unknown_table() -> None:
-    with pytest.raises(EmbeddingError, match="wire names the unknown table 'b'; the tables are a"):
-        DistributedEmbedding([EmbeddingSpec(6, 4, "a")], wire={"b": WireFormat()})
 
 
 def test_tables_come_from_files_and_wrong_ones_are_refused(tmp_path: Path) -> None:
