@@ -1,0 +1,1 @@
+"""The modules of distributed-embeddings, at its own paths."""

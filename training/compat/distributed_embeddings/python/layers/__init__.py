@@ -1,0 +1,1 @@
+"""Embedding layers, and what spreads them over ranks."""

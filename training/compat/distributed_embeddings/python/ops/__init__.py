@@ -1,0 +1,1 @@
+"""The lookup as a function."""

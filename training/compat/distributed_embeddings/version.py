@@ -1,0 +1,3 @@
+"""The release of distributed-embeddings whose public surface this is."""
+
+__version__ = "1.0.0"
