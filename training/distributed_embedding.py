@@ -193,6 +193,12 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
         Raises:
             EmbeddingError: The number of tensors, a shape or a dtype is wrong.
         """
+        outputs: list[Any] = self._call(inputs, weights)
+        return outputs
+
+    # Keras has AutoGraph convert `call` and all that it calls: seconds of work, and there is nothing to convert.
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    def _call(self, inputs: Sequence[Any], weights: Sequence[Any] | None) -> list[Any]:
         given = {"inputs": inputs, "weights": [None] * len(self.inputs) if weights is None else weights}
         for what, values in given.items():
             if not isinstance(values, list | tuple) or len(values) != len(self.inputs):
@@ -297,8 +303,8 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
             numbers = [feature.number for feature in layout.local]
             columns = self._held.pool(layout.local, batch.select(numbers), combiners)
             found |= zip(numbers, tf.split(columns, [self._widths[number] for number in numbers], axis=1), strict=True)
-        for table in layout.local_rows:
-            unique = UniqueIds.of(table, batch, self.inputs)
+        for unique in UniqueIds.of_tables(layout.local_rows, batch, self.inputs):
+            table = unique.table
             rows = self._held.rows(table.table, table.shards[0], unique.ids)
             found |= zip(table.numbers, unique.pool(rows, combiners), strict=True)
         if layout.travels:

@@ -17,6 +17,7 @@ def pool_rows(
     max_rows: int,
     combiners: Sequence[str],
     weights: tf.Tensor | None = None,
+    all_rows: bool = False,
 ) -> tf.Tensor:
     """Adds up or averages the rows of each bag.
 
@@ -27,6 +28,7 @@ def pool_rows(
         max_rows: U is never above it.
         combiners: For each feature "sum", "mean" or "sqrtn".
         weights: float32 [N], a factor for each position; they have no gradient. None: all are 1.
+        all_rows: Says that every row is at some position, which saves a copy of the gradient.
 
     Returns:
         float32 [B, F * D], features side by side; an empty bag gives zeros. It is differentiable in the rows, whose
@@ -42,20 +44,21 @@ def pool_rows(
     def pool(rows: tf.Tensor) -> Any:
         def gradient(upstream: tf.Tensor) -> tf.Tensor:
             batch = _batch(positions, [offsets], combiners, hotness=[], weights=weights)
-            return _rows_gradient(upstream, rows, batch, max_rows)
+            return _rows_gradient(upstream, rows, batch, max_rows, all_rows=all_rows)
 
         return _pool(rows, positions, offsets, combiners, weights), gradient
 
     return pool(rows)
 
 
-def take_rows(rows: tf.Tensor, positions: tf.Tensor, *, max_rows: int) -> tf.Tensor:
+def take_rows(rows: tf.Tensor, positions: tf.Tensor, *, max_rows: int, all_rows: bool = False) -> tf.Tensor:
     """Takes rows one by one.
 
     Args:
         rows: float32 [U, D], with D known when the graph is built.
         positions: int64 [N], numbers of rows.
         max_rows: U is never above it.
+        all_rows: As of `pool_rows`.
 
     Returns:
         float32 [N, D]; differentiable, with sums in the order of the positions.
@@ -70,7 +73,7 @@ def take_rows(rows: tf.Tensor, positions: tf.Tensor, *, max_rows: int) -> tf.Ten
     def take(rows: tf.Tensor) -> Any:
         def gradient(upstream: tf.Tensor) -> tf.Tensor:
             batch = _batch(positions, [], ["sum"], hotness=[1], weights=None)
-            return _rows_gradient(upstream, rows, batch, max_rows)
+            return _rows_gradient(upstream, rows, batch, max_rows, all_rows=all_rows)
 
         return tf.gather(rows, positions), gradient
 
@@ -84,7 +87,7 @@ def _pool(
     num_features, dim = len(combiners), rows.shape[1]
     lengths = offsets[1:] - offsets[:-1]
     num_bags = tf.size(lengths, out_type=tf.int64)
-    bags = tf.repeat(tf.range(num_bags), lengths)
+    bags = _bags_of(offsets, tf.size(positions))
     each = tf.gather(rows, positions)
     if weights is not None:
         each = weights[:, tf.newaxis] * each
@@ -95,6 +98,12 @@ def _pool(
         pooled = tf.math.multiply_no_nan(pooled, scales)
     pooled = pooled[0] if num_features == 1 else tf.transpose(pooled, [1, 0, 2])
     return tf.reshape(pooled, [-1, num_features * dim])
+
+
+def _bags_of(offsets: tf.Tensor, num_positions: tf.Tensor) -> tf.Tensor:
+    """Returns the bag of each position, int64 [N]: how many bags end at it or before."""
+    ends = tf.math.unsorted_segment_sum(tf.ones_like(offsets[1:]), offsets[1:], num_positions + 1)
+    return tf.cumsum(ends)[:-1]
 
 
 def _scales(
@@ -132,7 +141,9 @@ def _batch(
     }
 
 
-def _rows_gradient(upstream: tf.Tensor, rows: tf.Tensor, batch: dict[str, Any], max_rows: int) -> tf.Tensor:
+def _rows_gradient(
+    upstream: tf.Tensor, rows: tf.Tensor, batch: dict[str, Any], max_rows: int, *, all_rows: bool
+) -> tf.Tensor:
     """Returns the gradient of all rows [U, D], zeros where no position names one."""
     ids, values = ops().rankhouse_pooled_lookup_gradient(
         grad=upstream,
@@ -145,9 +156,6 @@ def _rows_gradient(upstream: tf.Tensor, rows: tf.Tensor, batch: dict[str, Any], 
         oov_rows=[0],
         **batch,
     )
-    num_rows = tf.shape(rows, out_type=tf.int64)[0]
-    return tf.cond(
-        tf.size(ids[0], out_type=tf.int64) == num_rows,
-        lambda: values[0],
-        lambda: tf.scatter_nd(ids[0][:, tf.newaxis], values[0], tf.stack([num_rows, rows.shape[1]])),
-    )
+    if all_rows:
+        return values[0]
+    return tf.scatter_nd(ids[0][:, tf.newaxis], values[0], tf.shape(rows, out_type=tf.int64))

@@ -58,6 +58,14 @@ def test_takes_rows_and_adds_their_gradients_up() -> None:
     assert tape.gradient(taken, rows, tf.constant([[1.0], [10.0], [100.0]])).numpy().ravel().tolist() == [10, 0, 101]
 
 
+def test_a_gradient_of_all_rows_is_not_copied() -> None:
+    rows, positions = tf.Variable([[1.0], [2.0]]), tf.constant([1, 0, 1], tf.int64)
+    for all_rows in (False, True):
+        with tf.GradientTape() as tape:
+            taken = tf_ops.take_rows(tf.convert_to_tensor(rows), positions, max_rows=2, all_rows=all_rows)
+        assert tape.gradient(taken, rows, tf.constant([[1.0], [10.0], [100.0]])).numpy().ravel().tolist() == [10, 101]
+
+
 def test_no_rows_and_no_positions_are_fine() -> None:
     rows, positions = tf.zeros([0, 3]), tf.zeros([0], tf.int64)
     offsets = tf.zeros([3], tf.int64)

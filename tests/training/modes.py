@@ -14,7 +14,8 @@ from rankhouse.training.plan import Plan, TableSpec, place
 from rankhouse.training.ranks import Ranks
 from rankhouse.training.wire_format import WireFormat
 
-# name: (rows, width, mode, options). The last table has fewer rows than three ranks need for one each.
+# name: (rows, width, mode, options). The last table has fewer rows than three ranks need for one each, and its first
+# row lies on the last rank.
 TABLES: dict[str, tuple[int, int, Any, dict[str, Any]]] = {
     "copied": (5, 3, "data_parallel", {}),
     "whole": (40, 4, "table_wise", {}),
@@ -28,6 +29,8 @@ TABLES: dict[str, tuple[int, int, Any, dict[str, Any]]] = {
 POOLED_KINDS = [("ragged", "sum", False), ("dense", "mean", True), ("sparse", "sqrtn", True)]
 APART_KINDS = [("ragged", None, False), ("dense", None, False), ("flat", None, False), ("ragged", "mean", True)]
 KINDS = {"pooled": POOLED_KINDS, "apart": APART_KINDS}
+# Without a combiner all tables that travel do so by rows: the other ones would show nothing more.
+NAMES = {"pooled": tuple(TABLES), "apart": ("copied", "whole", "columns", "rows")}
 
 BATCH, NUM_STEPS = 7, 3
 # How many of the samples of a step each rank has: uneven, and sometimes none.
@@ -35,17 +38,17 @@ SHARES = {1: [[7]], 2: [[3, 4], [7, 0], [0, 7]], 3: [[2, 4, 1], [0, 7, 0], [3, 0
 
 
 def build(ranks: Ranks, kinds: str, *, wire: dict[str, WireFormat] | None = None) -> DistributedEmbedding:
-    specs = [EmbeddingSpec(rows, dim, name) for name, (rows, dim, _, _) in TABLES.items()]
+    specs = [EmbeddingSpec(*TABLES[name][:2], name) for name in NAMES[kinds]]
     inputs = [
         Input(f"{name}/{number}", name, combiner)
-        for name in TABLES
+        for name in NAMES[kinds]
         for number, (_, combiner, _) in enumerate(KINDS[kinds])
     ]
     tables = tuple(TableSpec(spec.name, spec.input_dim, spec.output_dim) for spec in specs)
-    placements = tuple(
-        place(table, TABLES[table.name][2], num_ranks=ranks.size, **TABLES[table.name][3]) for table in tables
-    )
-    plan = Plan(tables, placements, ranks.size)
+    options = {name: options for name, (_, _, _, options) in TABLES.items()}
+    options["tiny"] = {"ranks": range(ranks.size)[::-1]}
+    placements = [place(table, TABLES[table.name][2], num_ranks=ranks.size, **options[table.name]) for table in tables]
+    plan = Plan(tables, tuple(placements), ranks.size)
     return DistributedEmbedding(specs, inputs=inputs, ranks=ranks, plan=plan, seed=3, wire=wire, name=kinds)
 
 
@@ -56,7 +59,8 @@ def batch(kinds: str, step: int, ranks: Ranks) -> tuple[list[Any], list[Any], li
     begin = sum(shares[: ranks.rank])
     part = slice(begin, begin + shares[ranks.rank])
     ids, weights, factors = [], [], []
-    for rows, _, _, _ in TABLES.values():
+    for name in NAMES[kinds]:
+        rows = TABLES[name][0]
         for kind, _, weighted in KINDS[kinds]:
             lengths = generator.integers(0, 4, BATCH) if kind in ("ragged", "sparse") else np.full(BATCH, 2)
             bags = [generator.integers(0, rows, length) for length in lengths]
@@ -83,7 +87,7 @@ def tensor(kind: str, bags: list[np.ndarray], dtype: Any) -> Any:
 
 def signature(kinds: str) -> tuple[list[Any], list[Any], list[tf.TensorSpec]]:
     """The types of a batch, whatever the sizes."""
-    every = [kind for _ in TABLES for kind in KINDS[kinds]]
+    every = [kind for _ in NAMES[kinds] for kind in KINDS[kinds]]
     ids = [spec(kind, tf.int32 if kind == "flat" else tf.int64) for kind, _, _ in every]
     weights = [spec(kind, tf.float32) for kind, _, weighted in every if weighted]
     return ids, weights, [tf.TensorSpec([None], tf.float32)] * len(every)
@@ -109,7 +113,7 @@ def train(ranks: Ranks, kinds: str) -> dict[str, np.ndarray]:
         learning_rate=0.1,
     )
 
-    weighted = [weighted for _ in TABLES for _, _, weighted in KINDS[kinds]]
+    weighted = [weighted for _ in NAMES[kinds] for _, _, weighted in KINDS[kinds]]
 
     @tf.function(input_signature=signature(kinds), autograph=False)
     def step(ids: list[Any], given: list[Any], factors: list[tf.Tensor]) -> list[Any]:

@@ -12,36 +12,41 @@ from rankhouse.training.exchange.batch import Batch
 
 
 def require_rows(
-    values: tf.Tensor, num_bad: tf.Tensor, batch: Batch, inputs: Sequence[Input], num_rows: Sequence[int]
-) -> tf.Tensor:
+    values: Sequence[tf.Tensor],
+    num_bad: tf.Tensor,
+    batches: Sequence[Batch],
+    inputs: Sequence[Input],
+    num_rows: Sequence[int],
+) -> list[tf.Tensor]:
     """Returns `values` if there are no bad ids, and fails otherwise.
 
     Args:
-        values: Any tensor: what needs it waits for the check.
-        num_bad: An integer, how many ids of the batch are no rows.
-        batch: The ids.
-        inputs: Those of the batch.
+        values: Any tensors: what needs them waits for the check.
+        num_bad: An integer, how many of the ids are no rows.
+        batches: The ids.
+        inputs: Those of the batches, in their order.
         num_rows: Rows of the table of each input.
 
     Raises:
         tf.errors.InvalidArgumentError: There are; the message names the first, its input, and its table.
     """
-    good = tf.cond(num_bad == 0, lambda: tf.constant(True), lambda: _fail(batch, inputs, num_rows))
+    good = tf.cond(num_bad == 0, lambda: tf.constant(True), lambda: _fail(batches, inputs, num_rows))
     with tf.control_dependencies([good]):
-        return tf.identity(values)
+        return [tf.identity(value) for value in values]
 
 
-def _fail(batch: Batch, inputs: Sequence[Input], num_rows: Sequence[int]) -> tf.Tensor:
+def _fail(batches: Sequence[Batch], inputs: Sequence[Input], num_rows: Sequence[int]) -> tf.Tensor:
     limits = tf.constant(list(num_rows), tf.int64)
-    numbers = tf.repeat(tf.range(len(inputs)), batch.counts)
-    bad = (batch.ids < 0) | (batch.ids >= tf.gather(limits, numbers))
+    ids = tf.concat([batch.ids for batch in batches], axis=0)
+    numbers = tf.repeat(tf.range(len(inputs)), tf.concat([batch.counts for batch in batches], axis=0))
+    bad = (ids < 0) | (ids >= tf.gather(limits, numbers))
     first = tf.argmax(tf.cast(bad, tf.int32))
     number = numbers[first]
     # No quotes: an Assert in a graph escapes them.
     message = tf.strings.join(
         [
             "id ",
-            tf.strings.as_string(batch.ids[first]),
+            tf.strings.as_string(ids[first]),
             " of input ",
             tf.gather([item.name for item in inputs], number),
             " is out of range: table ",

@@ -72,7 +72,7 @@ class Exchange:
         Raises:
             tf.errors.InvalidArgumentError: An id is not a row of its table; raised by the rank that looks it up.
         """
-        unique = [UniqueIds.of(table, batch, self._inputs) for table in layout.rows]
+        unique = UniqueIds.of_tables(layout.rows, batch, self._inputs)
         requests = [self._request(layout, rank, batch, unique) for rank in range(self._ranks.size)]
         message, splits = write_requests(requests)
         received, received_splits = self._ranks.alltoall(message, splits, name=f"{self._name}_ids")

@@ -56,7 +56,8 @@ class HeldTables:
         )
         inputs = [self._inputs[feature.number] for feature in features]
         num_rows = [feature.shard.row_stop for feature in features]
-        return require_rows(found.rows, tf.reduce_sum(found.num_bad_ids), batch, inputs, num_rows)
+        (rows,) = require_rows([found.rows], tf.reduce_sum(found.num_bad_ids), [batch], inputs, num_rows)
+        return rows
 
     def rows(self, table: str, shard: ShardSpec, ids: tf.Tensor) -> tf.Tensor:
         """Looks up rows one by one.

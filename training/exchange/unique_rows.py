@@ -33,19 +33,25 @@ class UniqueIds:
     positions: tf.Tensor
 
     @classmethod
-    def of(cls, table: RowsTable, batch: Batch, inputs: Sequence[Input]) -> "UniqueIds":
-        """Finds them in the batch of the layer's inputs.
+    def of_tables(cls, tables: Sequence[RowsTable], batch: Batch, inputs: Sequence[Input]) -> list["UniqueIds"]:
+        """Finds those of each table in the batch of the layer's inputs.
 
         Raises:
             tf.errors.InvalidArgumentError: An id is not a row of its table.
         """
-        batch = batch.select(table.numbers)
-        found = tf_ops.unique(batch.ids)
-        bad = (found.unique < 0) | (found.unique >= table.num_rows)
-        own = [inputs[number] for number in table.numbers]
-        num_rows = [table.num_rows] * len(own)
-        ids = require_rows(found.unique, tf.reduce_sum(tf.cast(bad, tf.int64)), batch, own, num_rows)
-        return cls(table, batch, ids, found.inverse)
+        if not tables:
+            return []
+        batches = [batch.select(table.numbers) for table in tables]
+        found = [tf_ops.unique(own.ids) for own in batches]
+        bad = [
+            tf.math.count_nonzero((keys.unique < 0) | (keys.unique >= table.num_rows))
+            for table, keys in zip(tables, found, strict=True)
+        ]
+        own_inputs = [inputs[number] for table in tables for number in table.numbers]
+        num_rows = [table.num_rows for table in tables for _ in table.numbers]
+        ids = require_rows([keys.unique for keys in found], tf.add_n(bad), batches, own_inputs, num_rows)
+        parts = zip(tables, batches, ids, (keys.inverse for keys in found), strict=True)
+        return [cls(*part) for part in parts]
 
     def within(self, shard: ShardSpec) -> tf.Tensor:
         """Returns those that are rows of a rectangle."""
@@ -86,10 +92,11 @@ class UniqueIds:
                 max_rows=self.table.num_rows,
                 combiners=[own[at] or "sum" for at in pooled],
                 weights=bags.weights,
+                all_rows=not apart,
             )
             outputs |= zip(pooled, tf.split(columns, len(pooled), axis=1), strict=True)
         if apart:
             ids = batch.select(apart)
-            each = tf_ops.take_rows(rows, ids.ids, max_rows=self.table.num_rows)
+            each = tf_ops.take_rows(rows, ids.ids, max_rows=self.table.num_rows, all_rows=not pooled)
             outputs |= zip(apart, tf.split(each, ids.counts, num=len(apart)), strict=True)
         return [outputs[at] for at in range(len(own))]
