@@ -27,9 +27,10 @@ setup:  ## Install everything into .venv and build the C++ operations (a second 
 demo: setup  ## The whole job: data, preprocess, train on 2 ranks, export, serve, score, check
 	@$(rankhouse) demo
 
-test:  ## Run all tests
+# Files are dealt out in the order of tests/conftest.py.
+test:  ## Run all tests, in two processes
 	@scripts/setup --browser
-	@$(python) -m pytest
+	@$(python) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 data: setup  ## Make a synthetic data set: ROWS=1000000 DATA=data/criteo.tsv
 	@$(rankhouse) data synth $(DATA) --rows $(ROWS)
