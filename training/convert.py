@@ -121,19 +121,34 @@ def save_standalone(model: tf_keras.Model, path: Path | str) -> None:
         path: The folder of the SavedModel, or a file that ends in .keras or .h5.
 
     Raises:
-        EmbeddingError: The model was not made by `distributed_model`.
+        EmbeddingError: The model was not made by `distributed_model`, or rank 0 could not save it; raised on every
+            rank.
     """
     conversion = _conversions.get(model)
     if conversion is None:
         raise EmbeddingError(f"model {model.name!r} was not made by distributed_model; save it by its own `save`")
+    ranks, failure = conversion.embedding.ranks, None
     tables = conversion.embedding.get_weights(all_ranks=False)
-    if conversion.embedding.ranks.rank == 0:
-        standalone = tf_keras.models.clone_model(conversion.original)
-        table_of = dict(zip(conversion.layers, tables, strict=True))
-        for layer, copy in zip(conversion.original.layers, standalone.layers, strict=True):
-            copy.set_weights([table_of[layer]] if layer in table_of else layer.get_weights())
-        standalone.save(path)
-    conversion.embedding.ranks.barrier(name="save_standalone")
+    if ranks.rank == 0:
+        try:
+            _standalone(conversion, tables).save(path)
+        # Whatever it is: the other ranks wait to hear of it.
+        except Exception as exc:
+            failure = exc
+    said = ranks.exchange_json(failure and (str(failure) or type(failure).__name__), name="save_standalone")[0]
+    if said:
+        raise EmbeddingError(
+            f"{path}: rank 0 could not save model {model.name!r} ({said}); give a path that it can write, and memory "
+            "and disk for all tables"
+        ) from failure
+
+
+def _standalone(conversion: _Conversion, tables: Sequence[Any]) -> tf_keras.Model:
+    standalone = tf_keras.models.clone_model(conversion.original)
+    table_of = dict(zip(conversion.layers, tables, strict=True))
+    for layer, copy in zip(conversion.original.layers, standalone.layers, strict=True):
+        copy.set_weights([table_of[layer]] if layer in table_of else layer.get_weights())
+    return standalone
 
 
 def _embedding_calls(model: tf_keras.Model) -> list[_Call]:
@@ -161,28 +176,28 @@ def _embedding_calls(model: tf_keras.Model) -> list[_Call]:
 
 
 def _replaced(model: tf_keras.Model, calls: Sequence[_Call], rows: Sequence[Any]) -> tf_keras.Model:
-    """Returns the model with the rows of its embedding layers' calls replaced."""
-    needed = _inputs_behind(model, {id(call.rows) for call in calls})
-    rest = tf_keras.Model([*needed, *[call.rows for call in calls]], model.outputs, name=model.name)
-    outputs = rest([*needed, *rows])
+    """Returns the model with the rows of its embedding layers' calls replaced; they may be outputs themselves."""
+    ends = [*model.inputs, *[call.rows for call in calls]]
+    found = {id(end): value for end, value in zip(ends, [*model.inputs, *rows], strict=True)}
+    computed = [output for output in model.outputs if id(output) not in found]
+    if computed:
+        needed = _behind(computed, ends)
+        rest = tf_keras.Model(needed, computed, name=model.name)
+        values = tf.nest.flatten(rest([found[id(end)] for end in needed]))
+        found |= {id(output): value for output, value in zip(computed, values, strict=True)}
+    outputs = [found[id(output)] for output in model.outputs]
     return tf_keras.Model(model.inputs, outputs, name=f"distributed_{model.name}")
 
 
-def _inputs_behind(model: tf_keras.Model, ends: set[int]) -> list[Any]:
-    """Returns the model's inputs that its outputs need besides the tensors at which the search ends."""
-    found: set[int] = set()
-    seen = set(ends)
-    waiting = [output for output in model.outputs if id(output) not in ends]
+def _behind(outputs: Sequence[Any], ends: Sequence[Any]) -> list[Any]:
+    """Returns those of the tensors `ends` that a search from the outputs, which goes no further than them, meets."""
+    stops, seen, waiting = {id(end) for end in ends}, set(), [*outputs]
     while waiting:
         tensor = waiting.pop()
-        if id(tensor) in seen:
-            continue
-        seen.add(id(tensor))
-        if tensor.node.is_input:
-            found.add(id(tensor))
-        else:
+        if id(tensor) not in seen and id(tensor) not in stops:
             waiting += tensor.node.keras_inputs
-    return [value for value in model.inputs if id(value) in found]
+        seen.add(id(tensor))
+    return [end for end in ends if id(end) in seen]
 
 
 def _ids_of(call: _Call) -> Any:

@@ -252,13 +252,11 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
         Returns:
             float32 [rows, dim] for each table.
         """
-        tables = []
+        tables, wanted, name = [], all_ranks or self.ranks.rank == 0, f"{self.name}_whole_table"
         for spec in self.specs:
             placement, own = self.plan.placement(spec.name), self._own(spec)
-            table = read_table(spec, placement, own, ranks=self.ranks, name=f"{self.name}_whole_table")
-            if all_ranks or self.ranks.rank == 0:
-                tables.append(table)
-        return tables
+            tables.append(read_table(spec, placement, own, ranks=self.ranks, name=name, wanted=wanted))
+        return tables if wanted else []
 
     def set_weights(self, weights: Sequence[Any], *, block_bytes: int = BLOCK_BYTES) -> None:
         """Overwrites the tables; every rank gives the same, and keeps the part that it holds.
@@ -276,7 +274,7 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
             write_table(self._own(spec), values, block_bytes=block_bytes)
 
     def get_config(self) -> dict[str, Any]:
-        """Returns what makes an equal layer, apart from the ranks and the plan, which belong to the run."""
+        """Returns what makes an equal layer, apart from the ranks, the plan and the wire, which belong to the run."""
         embeddings = [
             {**asdict(spec), "embeddings_initializer": tf_keras.initializers.serialize(spec.embeddings_initializer)}
             for spec in self.specs

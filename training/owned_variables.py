@@ -23,10 +23,13 @@ def is_owned(variable: tf.Variable) -> bool:
     """Whether only this rank holds a variable: one that was marked, or what a Keras optimizer keeps beside it.
 
     A Keras optimizer says only by their names to which variable its slots belong: "<optimizer>/<slot>/<variable>", or
-    "<optimizer>/<variable>/<slot>" for legacy ones.
+    "<optimizer>/<variable>/<slot>" for legacy ones. No slot is trainable, so the weights of a dense layer that is named
+    like a table, such as "tower/user/kernel", are none.
     """
     if hasattr(variable, _MARK):
         return True
+    if variable.trainable:
+        return False
     parts = _name(variable).split("/")
     return "/".join(parts[2:]) in _names_of_owned or "/".join(parts[1:-1]) in _names_of_owned
 

@@ -20,7 +20,9 @@ BLOCK_BYTES = 64 << 20
 Variables = dict[ShardSpec, tf.Variable]
 
 
-def read_table(spec: EmbeddingSpec, placement: Placement, own: Variables, *, ranks: Ranks, name: str) -> Any:
+def read_table(
+    spec: EmbeddingSpec, placement: Placement, own: Variables, *, ranks: Ranks, name: str, wanted: bool = True
+) -> Any:
     """Puts a table together; collective, but for data-parallel ones.
 
     Args:
@@ -29,11 +31,12 @@ def read_table(spec: EmbeddingSpec, placement: Placement, own: Variables, *, ran
         own: The rectangles of this rank.
         ranks: The ranks.
         name: Name of the exchange.
+        wanted: Whether this rank gets the table; else it only sends its part, and takes no memory for the others.
 
     Returns:
-        float32 [rows, dim], on every rank.
+        float32 [rows, dim]; [0, dim] where it is not wanted.
     """
-    whole = np.empty((spec.input_dim, spec.output_dim), np.float32)
+    whole = np.empty((spec.input_dim if wanted else 0, spec.output_dim), np.float32)
     copies = placement.mode == "data_parallel"
     holders = list(own) if copies else sorted(placement.shards, key=lambda shard: shard.rank)
     for start, stop in _blocks(spec):
@@ -45,6 +48,8 @@ def read_table(spec: EmbeddingSpec, placement: Placement, own: Variables, *, ran
         values = np.concatenate([np.empty(0, np.float32), *parts])
         if not copies:
             values = ranks.allgather(tf.constant(values), name=name).numpy()
+        if not wanted:
+            continue
         at = 0
         for shard, first, last in _within(holders, start, stop):
             size = (last - first) * shard.dim
@@ -85,7 +90,7 @@ def _open(spec: EmbeddingSpec, value: Any) -> npt.NDArray[Any]:
         source = os.fspath(value)
         try:
             value = np.load(value, mmap_mode="r")
-        except (OSError, ValueError) as exc:
+        except (OSError, EOFError, ValueError) as exc:
             raise EmbeddingError(f"table {spec.name!r}: {source} cannot be read ({exc}); expected a .npy file") from exc
     table: npt.NDArray[Any] = value if isinstance(value, np.ndarray) else np.asarray(value)
     if table.shape != (spec.input_dim, spec.output_dim) or table.dtype.kind != "f":

@@ -128,7 +128,7 @@ class _Direction:
 
     def _plain(self, message_T: tf.Tensor, leaving: Sequence[Sequence[Segment]]) -> tf.Tensor:
         splits = [tf.add_n([segment.num_elements for segment in part]) if part else 0 for part in leaving]
-        return self._ranks.alltoall(message_T, tf.cast(tf.stack(splits), tf.int32), name=self._name)[0]
+        return self._ranks.alltoall(message_T, int32_splits(splits, name=self._name), name=self._name)[0]
 
     def _narrow(
         self, message_T: tf.Tensor, leaving: Sequence[Sequence[Segment]], arriving: Sequence[Sequence[Segment]]
@@ -138,7 +138,7 @@ class _Direction:
             self._ranks.traffic.count_saturated(self._name, num_saturated(message_T, _all(leaving)))
         splits = [tf.add_n([segment.num_units(unit) for segment in part]) if part else 0 for part in leaving]
         units = encode(message_T, _all(leaving), unit)
-        received, _ = self._ranks.alltoall(units, tf.cast(tf.stack(splits), tf.int32), name=self._name)
+        received, _ = self._ranks.alltoall(units, int32_splits(splits, name=self._name), name=self._name)
         return decode(received, _all(arriving), unit)
 
     def _is_narrow(self, message_T: tf.Tensor, segments: Sequence[Segment]) -> tf.Tensor:
@@ -183,6 +183,22 @@ class _Direction:
         self._ranks.traffic.choices[self._name] = text
         if self._ranks.rank == 0:
             log.log(logging.INFO if narrow else logging.WARNING, "%s: %s", self._name, text)
+
+
+def int32_splits(splits: Sequence[tf.Tensor | int], *, name: str) -> tf.Tensor:
+    """Returns how many elements of a message go to each rank as an exchange takes them, int32 [R].
+
+    Args:
+        splits: By rank, int64 [].
+        name: Of the exchange.
+
+    Raises:
+        tf.errors.InvalidArgumentError: They are too many for one exchange.
+    """
+    counts = tf.stack([tf.cast(split, tf.int64) for split in splits])
+    said = f"{name}: a rank sends 2**31 or more elements (bytes, where int8 is among the formats); take smaller batches"
+    with tf.control_dependencies([tf.debugging.assert_less(tf.reduce_sum(counts), tf.constant(2**31, tf.int64), said)]):
+        return tf.cast(counts, tf.int32)
 
 
 def _all(parts: Sequence[Sequence[Segment]]) -> list[Segment]:

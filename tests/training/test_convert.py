@@ -60,6 +60,18 @@ def test_a_sequential_model() -> None:
     np.testing.assert_allclose(distributed_model(model)(ids), model(ids), rtol=1e-6)
 
 
+def test_rows_and_inputs_that_are_outputs_themselves() -> None:
+    ids = tf_keras.Input((2,), dtype="int64")
+    rows = tf_keras.layers.Embedding(9, 2, name="a")(ids)
+    other = tf_keras.layers.Embedding(9, 3, name="b")(ids)
+    model = tf_keras.Model(ids, [rows, ids, tf.reduce_sum(other, 1)])
+    values = np.arange(8).reshape(4, 2)
+    for found, expected in zip(distributed_model(model)(values), model(values), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+    only = tf_keras.Model(ids, rows)
+    np.testing.assert_array_equal(distributed_model(only)(values), only(values))
+
+
 def test_it_learns_what_keras_learns_and_is_saved_as_a_keras_model(tmp_path: Path) -> None:
     inputs, labels = samples()
     model, reference = make(), make()
@@ -141,6 +153,13 @@ def test_the_guide_runs_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(tmp_path)
     exec(compile(script, str(guide), "exec"), {})
     assert (tmp_path / "saved_model" / "saved_model.pb").is_file()
+
+
+def test_what_cannot_be_saved_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    model = distributed_model(tf_keras.Sequential([tf_keras.layers.Embedding(3, 2, input_shape=(1,))]))
+    with pytest.raises(EmbeddingError, match=r"rank 0 could not save model .*; give a path that it can write"):
+        save_standalone(model, tmp_path / "file" / "model.keras")
 
 
 def test_what_cannot_be_spread_is_told() -> None:

@@ -83,6 +83,14 @@ def test_a_variable_can_be_marked_but_a_tensor_cannot() -> None:
         mark_owned(tf.constant(0.0))
 
 
+def test_a_dense_layer_that_is_named_like_a_table_is_no_table() -> None:
+    table("user", owned=True)
+    with tf.name_scope("tower/user"):
+        assert not is_owned(tf.Variable([1.0], name="kernel"))
+    with tf.name_scope("tower/dense"):
+        assert not is_owned(tf.Variable([1.0], name="user"))
+
+
 def test_an_unknown_setting_is_refused() -> None:
     with pytest.raises(TypeError, match="averge"):
         GradientReduction(averge=True)  # type: ignore[call-arg]

@@ -197,9 +197,11 @@ def test_tables_come_from_files_and_wrong_ones_are_refused(tmp_path: Path) -> No
     layer.set_weights([tmp_path / "a.npy"])
     assert np.array_equal(layer.get_weights()[0], values)
     (tmp_path / "b.npy").write_bytes(b"no table")
+    (tmp_path / "empty.npy").touch()
     for wrong, message in [
         ([], "there are 0 weights for 1 tables"),
         ([tmp_path / "b.npy"], "table 'a': .*b.npy cannot be read"),
+        ([tmp_path / "empty.npy"], "table 'a': .*empty.npy cannot be read"),
         ([values.T], r"table 'a': its weights are float64 of shape \(4, 6\); expected floats of shape \(6, 4\)"),
         ([values.astype(int)], "are int64 of shape"),
     ]:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from rankhouse.kernels.reference.rows import dequantize_rows, quantize_rows
 from rankhouse.training.ranks import Ranks
-from rankhouse.training.wire import RowExchange, Rows
+from rankhouse.training.wire import RowExchange, Rows, int32_splits
 from rankhouse.training.wire_format import WireDtype, WireFormat, row_bytes
 from tests.training.launching import run_on_ranks
 
@@ -183,6 +183,13 @@ def test_what_float16_cannot_hold_saturates_and_is_counted(answers: list[Any]) -
         assert num_saturated == (np.abs(own) > 65504).sum() > 0
         assert max_error == pytest.approx(np.abs(own).max() - 65504)
         assert 0.5 < max_relative_error < 1
+
+
+def test_more_elements_than_an_exchange_can_count_are_refused() -> None:
+    half = tf.constant(2**30, tf.int64)
+    assert int32_splits([half, half - 1], name="x").numpy().tolist() == [2**30, 2**30 - 1]
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"x: a rank sends 2\*\*31 or more .* smaller batches"):
+        int32_splits([half, half], name="x")
 
 
 def test_one_rank_rounds_and_measures_nothing(caplog: pytest.LogCaptureFixture) -> None:
