@@ -115,7 +115,6 @@ def train(ranks: Ranks, kinds: str) -> dict[str, np.ndarray]:
 
     weighted = [weighted for _ in NAMES[kinds] for _, _, weighted in KINDS[kinds]]
 
-    @tf.function(input_signature=signature(kinds), autograph=False)
     def step(ids: list[Any], given: list[Any], factors: list[tf.Tensor]) -> list[Any]:
         rest = iter(given)
         weights = [next(rest) if is_weighted else None for is_weighted in weighted]
@@ -126,6 +125,8 @@ def train(ranks: Ranks, kinds: str) -> dict[str, np.ndarray]:
         optimizer.apply_gradients(zip(gradients, variables, strict=True))
         return outputs
 
+    if kinds == "pooled":  # the other one eagerly, which saves the time of tracing
+        step = tf.function(step, input_signature=signature(kinds), autograph=False)
     found = {f"before/{spec.name}": table for spec, table in zip(layer.specs, layer.get_weights(), strict=True)}
     for number in range(NUM_STEPS):
         ids, weights, factors = batch(kinds, number, ranks)
