@@ -19,6 +19,7 @@ import os
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -231,7 +232,9 @@ class _Running:
 
     def _run(self) -> None:
         if self.error is None:
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+            # Where a sandbox forbids it, the files are written all the same.
+            with suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
             self._attempt(self._write)
         self._has_written.set()
         self._has_ended.set()

@@ -89,6 +89,9 @@ def distribution_of(initializer: Any, *, num_rows: int, dim: int) -> Distributio
     keras = tf_keras.initializers
     if initializer is None:
         return Uniform(-1 / math.sqrt(num_rows), 1 / math.sqrt(num_rows))
+    # A class that someone has derived from Keras' may draw what it likes.
+    if not type(initializer).__module__.startswith("tf_keras."):
+        return None
     if isinstance(initializer, keras.Zeros | keras.Ones):
         return Constant(float(isinstance(initializer, keras.Ones)))
     if isinstance(initializer, keras.Constant) and isinstance(initializer.value, int | float):

@@ -12,6 +12,11 @@ KEY = table_key(0, "table")
 KERAS = tf_keras.initializers
 
 
+class Halved(tf_keras.initializers.RandomNormal):  # type: ignore[misc]
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        return super().__call__(*arguments, **options) / 2
+
+
 def draw(initializer: Any, *, num_rows: int = 20_000, dim: int = 8) -> np.ndarray:
     found = distribution_of(initializer, num_rows=num_rows, dim=dim)
     assert found is not None
@@ -61,7 +66,13 @@ def test_a_rectangle_does_not_depend_on_how_it_is_asked_for(initializer: Any) ->
 
 @pytest.mark.parametrize(
     "initializer",
-    [KERAS.RandomNormal(seed=3), KERAS.Orthogonal(), KERAS.Constant(np.zeros((4, 2))), lambda shape, dtype: 0],
+    [
+        KERAS.RandomNormal(seed=3),
+        KERAS.Orthogonal(),
+        KERAS.Constant(np.zeros((4, 2))),
+        Halved(),
+        lambda shape, dtype: 0,
+    ],
 )
 def test_leaves_other_values_to_keras(initializer: Any) -> None:
     assert distribution_of(initializer, num_rows=4, dim=2) is None
