@@ -173,14 +173,17 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
             CompatError: The layer is not built, or these are not its tables (also a ValueError).
         """
         self._check_built("set_weights")
+        failure: EmbeddingError | None = None
         for turn in range(self.world_size):
             if turn == self.rank:
                 try:
                     self.tables.set_weights(weights, block_bytes=4 * chunk)
                 except EmbeddingError as exc:
-                    raise CompatError(f"set_weights of {self.name!r}: {exc}") from exc
+                    failure = exc  # Raised when all had their turns: the others wait for this rank.
             if use_lock:
                 world().barrier(name=f"{self.name}_set_weights")
+        if failure is not None:
+            raise CompatError(f"set_weights of {self.name!r}: {failure}") from failure
 
     def get_weights(self, all_ranks: bool = False) -> list[npt.NDArray[np.float32]]:
         """Returns the whole tables in the order of the embedding layers; collective, after the layer was built.
