@@ -4,7 +4,6 @@ import json
 import re
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -103,12 +102,15 @@ def test_show_has_steps_and_the_verdict_with_its_interval(admin: RunningAdmin, s
 
 def test_a_rolled_back_rollout_fails_watch_and_verdict(admin: RunningAdmin, spec: Path) -> None:
     ok(admin, "start", spec)
-    ended = threading.Timer(0.5, lambda: ok(admin, "abort", "-m", "no good"))
-    ended.start()
-    result = run(admin, "watch", "--every", "0.1")
-    ended.join()
-    assert result.exit_code == 1
-    assert [line.split(" ", 2)[2] for line in result.output.splitlines()] == [
+    options = ["--url", admin.url, "--key-file", str(admin.key_file), "watch", "--every", "0.1"]
+    command = [sys.executable, "-m", "rankhouse.cli.main", "rollout", *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watch:
+        assert watch.stdout is not None
+        lines = [watch.stdout.readline()]
+        ok(admin, "abort", "-m", "no good")  # Not before the state that `watch` begins with is seen.
+        lines += watch.stdout.readlines()
+    assert watch.returncode == 1
+    assert [line.rstrip("\n").split(" ", 2)[2] for line in lines] == [
         "r000001 pending, step 1 of 3: 000002-bbbbbbbb 0 %",
         "r000001 rolled_back, step 1 of 3: 000002-bbbbbbbb 0 %",
     ]
