@@ -25,7 +25,7 @@ from benchmarks.support.peers import peers_python, peers_versions
 from benchmarks.support.process import Figure, ProcessError
 from benchmarks.support.progress import progress
 from benchmarks.support.sheet import report
-from rankhouse.training.launch import ALLOCATOR
+from rankhouse.training.runs.launch import ALLOCATOR
 
 # What `rankhouse train` sets, for the peers too: without it they pay for fresh pages in each call, and on some virtual
 # machines for little else.

@@ -111,7 +111,7 @@ def trained_version() -> tuple[Version, Path]:
             rankhouse("export", FOLDER / MODEL, "--store", FOLDER / "store", "--model", MODEL)
         # TensorFlow is wanted this once only.
         from benchmarks.support.ensemble.whole_model import WholeModel
-        from rankhouse.training.trained_model import load_trained_model
+        from rankhouse.training.models.trained_model import load_trained_model
 
         version = VersionStore(FOLDER / "store").open(model=MODEL)
         WholeModel(version, load_trained_model(FOLDER / MODEL).dense).save(saved_model)

@@ -22,7 +22,7 @@ from rankhouse.training.data.loader import BatchLoader
 from rankhouse.training.data.prepared import PreparedDataset
 from rankhouse.training.data.rows import Batch
 from rankhouse.training.data.synth import FACTS_SUFFIX
-from rankhouse.training.run_folder import RunFolder
+from rankhouse.training.runs.folder import RunFolder
 
 NUM_PASSES = 5
 LEARNING_RATES = (0.003, 0.01, 0.03)

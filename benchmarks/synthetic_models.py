@@ -42,7 +42,7 @@ def main() -> None:
 
 def compare(options: argparse.Namespace) -> None:
     """Runs the ranks, and prints their step beside the forecast."""
-    from rankhouse.training.launch import ALLOCATOR
+    from rankhouse.training.runs.launch import ALLOCATOR
 
     command = [sys.executable, "-m", "benchmarks.synthetic_models", "--rank", *sys.argv[1:]]
     if options.np > 1:
@@ -67,12 +67,17 @@ def measure(options: argparse.Namespace) -> None:
     """Is one rank: trains some steps by the default plan, and predicts that."""
     import tensorflow as tf
 
+    from rankhouse.training.models.synthetic_models import synthetic_model
+    from rankhouse.training.models.synthetic_network import (
+        SyntheticNetwork,
+        capped,
+        make_synthetic_step,
+        synthetic_batches,
+    )
     from rankhouse.training.planner.forecast import forecast
     from rankhouse.training.planner.hardware import hardware_profile
     from rankhouse.training.planner.workload import Cluster, synthetic_workload
     from rankhouse.training.ranks import Ranks
-    from rankhouse.training.synthetic_models import synthetic_model
-    from rankhouse.training.synthetic_network import SyntheticNetwork, capped, make_synthetic_step, synthetic_batches
 
     ranks = Ranks.init()
     num_threads = max(1, len(os.sched_getaffinity(0)) // ranks.size)

@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--set", dest="settings", action="append", default=[], help="as of `rankhouse train`")
     parser.add_argument("--dataset", type=Path, help="a prepared dataset; by default one of 400,000 synthetic rows")
     options = parser.parse_args()
-    from rankhouse.training.launch import ALLOCATOR
+    from rankhouse.training.runs.launch import ALLOCATOR
 
     if os.environ.get("GLIBC_TUNABLES") != ALLOCATOR:  # glibc reads it only at process start.
         command = [sys.executable, "-m", "benchmarks.touched_rows", *sys.argv[1:]]
@@ -56,8 +56,8 @@ def measure(options: argparse.Namespace) -> tuple[list[tuple[float, float]], lis
     from rankhouse.training.config import load_recipe
     from rankhouse.training.data.loader import BatchLoader
     from rankhouse.training.data.prepared import PreparedDataset
-    from rankhouse.training.optimizers import Optimizer
-    from rankhouse.training.ranking_model import RankingModel
+    from rankhouse.training.models.ranking_model import RankingModel
+    from rankhouse.training.optimizers.optimizers import Optimizer
     from rankhouse.training.ranks import Ranks
     from rankhouse.training.trainer import make_train_step
 

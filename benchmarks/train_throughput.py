@@ -44,7 +44,7 @@ def main() -> None:
 
 def compare(options: argparse.Namespace) -> None:
     """Runs the candidates in turn and prints medians and ratios."""
-    from rankhouse.training.launch import ALLOCATOR
+    from rankhouse.training.runs.launch import ALLOCATOR
 
     dataset = options.dataset or example_dataset()
     ours = {"GLIBC_TUNABLES": ALLOCATOR}
@@ -115,7 +115,7 @@ def measure(options: argparse.Namespace) -> None:
 
         step = KerasBaseline(config, dataset, num_ranks=ranks.size).step
     else:
-        from rankhouse.training.ranking_model import RankingModel
+        from rankhouse.training.models.ranking_model import RankingModel
         from rankhouse.training.trainer import make_train_step
 
         train_step = make_train_step(RankingModel.build(config, dataset, ranks=ranks))

@@ -33,11 +33,11 @@ from rankhouse.embedding_cache.format.shared_files import shared_path
 from rankhouse.embedding_cache.format.version import Version, VersionStore
 from rankhouse.embedding_cache.maintenance.publication import compact_version
 from rankhouse.embedding_cache.maintenance.verification import verify_versions
-from rankhouse.training.checkpoint_files import WEIGHTS, Checkpoint
-from rankhouse.training.export import export_delta, export_version
-from rankhouse.training.run_folder import RunFolder
-from rankhouse.training.served_rows import ServedRows
-from rankhouse.training.trained_model import TrainedModel, load_trained_model
+from rankhouse.training.checkpoint.files import WEIGHTS, Checkpoint
+from rankhouse.training.export.export import export_delta, export_version
+from rankhouse.training.export.served_rows import ServedRows
+from rankhouse.training.models.trained_model import TrainedModel, load_trained_model
+from rankhouse.training.runs.folder import RunFolder
 
 MODEL = "bench"
 SHARES = (0.01, 0.1)

@@ -142,9 +142,9 @@ def measure(
     import tensorflow as tf
 
     from rankhouse.training.distributed_embedding import DistributedEmbedding
-    from rankhouse.training.embedding_specs import EmbeddingSpec
+    from rankhouse.training.exchange.wire_format import WireFormat
     from rankhouse.training.plan import Plan, TableSpec, place
-    from rankhouse.training.wire_format import WireFormat
+    from rankhouse.training.tables.specs import EmbeddingSpec
 
     tables = tuple(TableSpec(f"table{t}", case.num_rows, case.dim, case.hotness) for t in range(NUM_TABLES))
     placements = (

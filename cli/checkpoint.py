@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from rankhouse.training.checkpoint_files import Checkpoint
+    from rankhouse.training.checkpoint.files import Checkpoint
 
 app = typer.Typer(help="List, inspect and verify the checkpoints of a run.", no_args_is_help=True)
 
@@ -20,7 +20,7 @@ Folder = Annotated[Path, typer.Argument(metavar="PATH", help="A run, its checkpo
 @app.command("list")
 def list_checkpoints(path: Folder) -> None:
     """Lists the complete checkpoints, oldest first."""
-    from rankhouse.training.checkpoint_files import Checkpoint, find_checkpoints
+    from rankhouse.training.checkpoint.files import Checkpoint, find_checkpoints
 
     table = _table("step", "ranks", "tables", "MiB", "folder")
     for folder in find_checkpoints(path):
@@ -36,7 +36,7 @@ def inspect(
     as_json: Annotated[bool, typer.Option("--json", help="Print all of it as one JSON object.")] = False,
 ) -> None:
     """Shows what the latest checkpoint holds: tables, slots, sizes, the plan, and the checkpoints that led to it."""
-    from rankhouse.training.checkpoint_files import Checkpoint, find_checkpoints
+    from rankhouse.training.checkpoint.files import Checkpoint, find_checkpoints
 
     summary = summarize(Checkpoint.open(find_checkpoints(path)[-1]))
     if as_json:
@@ -57,7 +57,7 @@ def inspect(
 @app.command()
 def verify(path: Folder) -> None:
     """Reads every file of the checkpoints, compares its checksum, and names all that are damaged."""
-    from rankhouse.training.checkpoint_files import Checkpoint, find_checkpoints, find_damage
+    from rankhouse.training.checkpoint.files import Checkpoint, find_checkpoints, find_damage
     from rankhouse.training.errors import CheckpointError
 
     console, damages = Console(), []

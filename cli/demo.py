@@ -162,7 +162,7 @@ def _clear(places: Places) -> None:
 
 def _trainer_requests(places: Places, num_rows: int) -> "list[GoldenRequest]":
     """Scores raw held-out rows on the trainer's side: NVTabular's transform, the lookup op, TensorFlow."""
-    from rankhouse.training.trained_model import load_trained_model
+    from rankhouse.training.models.trained_model import load_trained_model
     from rankhouse.training.trainer_scores import golden_requests
 
     return golden_requests(load_trained_model(places.run), num_rows=num_rows)
@@ -247,7 +247,7 @@ def _dataset_figures(places: Places) -> str:
 
 
 def _run_figures(places: Places) -> str:
-    from rankhouse.training.run_folder import RunFolder
+    from rankhouse.training.runs.folder import RunFolder
 
     result = RunFolder(places.run).result
     if result is None or result.auc is None:

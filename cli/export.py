@@ -43,7 +43,7 @@ def export(
     ] = 0.001,
 ) -> None:
     """Writes a run's model as a new version, after checking that it scores as the trainer does."""
-    from rankhouse.training.export import export_delta, export_version
+    from rankhouse.training.export.export import export_delta, export_version
 
     if delta and row_type is not None:
         raise typer.BadParameter("a delta has its parent's row type; leave --row-type out, or --delta")

@@ -88,9 +88,9 @@ def _calibrate(console: Console, path: Path) -> None:
 def _workload(dataset: Path | None, model: str | None, *, batch_size: int, optimizer: str) -> "Workload":
     from rankhouse.kernels.optimizer_settings import RULES
     from rankhouse.training.data.prepared import PreparedDataset
+    from rankhouse.training.models.synthetic_models import ID_EXPONENT, synthetic_model
     from rankhouse.training.plan import TableSpec
     from rankhouse.training.planner.workload import TableLoad, Workload, synthetic_workload
-    from rankhouse.training.synthetic_models import ID_EXPONENT, synthetic_model
 
     if optimizer not in RULES:
         raise typer.BadParameter(f"there is no optimizer {optimizer!r}; expected one of {', '.join(RULES)}")

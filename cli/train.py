@@ -48,9 +48,9 @@ def train(
     logs, or on a dataset that extends the one that was learnt from.
     """
     from rankhouse.training.continuation import source_checkpoint, source_dataset
-    from rankhouse.training.launch import check_hosts, launch
-    from rankhouse.training.raw_data import prepare
-    from rankhouse.training.run_setup import new_run, resumed_run, steps_left
+    from rankhouse.training.data.raw_data import prepare
+    from rankhouse.training.runs.launch import check_hosts, launch
+    from rankhouse.training.runs.setup import new_run, resumed_run, steps_left
 
     console = Console(highlight=False, soft_wrap=True)
     if resume and overwrite:
@@ -68,7 +68,7 @@ def train(
     else:
         opened = new_run(folder, recipe=recipe, data=data, settings=settings or (), source=source, overwrite=overwrite)
     if prepare_only:
-        console.print(f"{folder} is ready; start each rank with: python -m rankhouse.training.worker {folder}")
+        console.print(f"{folder} is ready; start each rank with: python -m rankhouse.training.runs.worker {folder}")
     elif not steps_left(opened):
         console.print(
             f"{folder} is finished already; look at {opened.report_file}, or train on: --set training.epochs=N"

@@ -20,8 +20,8 @@ from rankhouse.kernels.errors import ArgumentError
 from rankhouse.kernels.optimizer_settings import RULES, OptimizerSettings
 from rankhouse.training.data.lanes import NUM_LANES
 from rankhouse.training.errors import ConfigError
+from rankhouse.training.exchange.wire_format import MAX_RELATIVE_ERROR, WireDtype
 from rankhouse.training.plan import DATA_PARALLEL_THRESHOLD_ROWS
-from rankhouse.training.wire_format import MAX_RELATIVE_ERROR, WireDtype
 
 RECIPES = Path(__file__).parent / "recipes"
 

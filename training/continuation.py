@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from rankhouse.training.checkpoint_files import Checkpoint, find_checkpoints
+from rankhouse.training.checkpoint.files import Checkpoint, find_checkpoints
 from rankhouse.training.config import Config
 from rankhouse.training.data.prepared import PreparedDataset
 from rankhouse.training.errors import CheckpointError
-from rankhouse.training.run_folder import RunFolder
+from rankhouse.training.runs.folder import RunFolder
 
 
 def source_checkpoint(path: Path | str) -> Path:

@@ -22,10 +22,10 @@ import tensorflow as tf
 import tf_keras
 
 from rankhouse.training.distributed_embedding import DistributedEmbedding
-from rankhouse.training.embedding_specs import Input, spec_of
 from rankhouse.training.errors import EmbeddingError
 from rankhouse.training.plan import Plan
 from rankhouse.training.ranks import Ranks
+from rankhouse.training.tables.specs import Input, spec_of
 
 
 @dataclass(frozen=True)

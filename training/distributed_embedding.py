@@ -14,22 +14,22 @@ import tensorflow as tf
 import tf_keras
 
 from rankhouse.kernels.optimizer_settings import OptimizerSettings
-from rankhouse.training.embedding_specs import EmbeddingSpec, Input, resolve_inputs, spec_of
 from rankhouse.training.errors import EmbeddingError
 from rankhouse.training.exchange.batch import Batch
 from rankhouse.training.exchange.exchange import Exchange
 from rankhouse.training.exchange.held_tables import HeldTables
+from rankhouse.training.exchange.input_tensors import join_inputs, pack_input
 from rankhouse.training.exchange.layout import Layouts
 from rankhouse.training.exchange.unique_rows import UniqueIds
-from rankhouse.training.initial_values import InitialValues
-from rankhouse.training.input_tensors import join_inputs, pack_input
-from rankhouse.training.owned_variables import mark_owned
+from rankhouse.training.exchange.wire_format import WireFormat, table_formats
+from rankhouse.training.optimizers.shared_gradients import sum_gradients
 from rankhouse.training.plan import Plan, ShardSpec, TableSpec, check_plan, make_plan
 from rankhouse.training.ranks import Ranks
-from rankhouse.training.shared_gradients import sum_gradients
-from rankhouse.training.variable_rows import write_rows
-from rankhouse.training.whole_tables import BLOCK_BYTES, open_tables, read_table, write_table
-from rankhouse.training.wire_format import WireFormat, table_formats
+from rankhouse.training.tables.initial_values import InitialValues
+from rankhouse.training.tables.owned_variables import mark_owned
+from rankhouse.training.tables.specs import EmbeddingSpec, Input, resolve_inputs, spec_of
+from rankhouse.training.tables.variable_rows import write_rows
+from rankhouse.training.tables.whole_tables import BLOCK_BYTES, open_tables, read_table, write_table
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ import tensorflow as tf
 from rankhouse.training.auc import roc_auc
 from rankhouse.training.data.loader import BatchLoader
 from rankhouse.training.errors import DivergedError
-from rankhouse.training.observers import EvaluationMetrics
-from rankhouse.training.ranking_model import RankingModel
+from rankhouse.training.models.ranking_model import RankingModel
 from rankhouse.training.ranks import Ranks
+from rankhouse.training.runs.observers import EvaluationMetrics
 
 
 class Evaluator:

@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from rankhouse.training.errors import RanksError
-from rankhouse.training.traffic import Traffic
+from rankhouse.training.exchange.traffic import Traffic
 
 # What launchers set: horovodrun, Open MPI, and MPICH, Intel MPI or Slurm with PMI.
 _LAUNCHER_SIZES = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")

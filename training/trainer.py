@@ -15,23 +15,23 @@ from typing import Any, NamedTuple, Protocol
 import tensorflow as tf
 
 from rankhouse.embedding_cache.format.version_record import EVENT_TIME
-from rankhouse.training.checkpoint import continue_checkpoint, load_checkpoint
-from rankhouse.training.checkpoint_files import Checkpoint
-from rankhouse.training.checkpoint_saver import CheckpointSaver
-from rankhouse.training.clipping import clipping_scale, owned_squared_norm
+from rankhouse.training.checkpoint.checkpoint import continue_checkpoint, load_checkpoint
+from rankhouse.training.checkpoint.files import Checkpoint
+from rankhouse.training.checkpoint.saver import CheckpointSaver
 from rankhouse.training.continuation import check_continues, check_same_fit, newest_event_learnt
 from rankhouse.training.data.loader import BatchLoader
 from rankhouse.training.data.prepared import PreparedDataset
 from rankhouse.training.data.rows import Batch
 from rankhouse.training.errors import CheckpointError, DatasetError, DivergedError
 from rankhouse.training.evaluation import Evaluator
-from rankhouse.training.observers import EvaluationMetrics, Observer, StepMetrics
-from rankhouse.training.ranking_model import RankingModel
+from rankhouse.training.exchange.traffic import Traffic
+from rankhouse.training.models.ranking_model import RankingModel
+from rankhouse.training.optimizers.clipping import clipping_scale, owned_squared_norm
 from rankhouse.training.ranks import Ranks
-from rankhouse.training.run_folder import Result, RunFolder
-from rankhouse.training.run_traffic import RunTraffic
-from rankhouse.training.stop import StopRequest
-from rankhouse.training.traffic import Traffic
+from rankhouse.training.runs.folder import Result, RunFolder
+from rankhouse.training.runs.observers import EvaluationMetrics, Observer, StepMetrics
+from rankhouse.training.runs.stop import StopRequest
+from rankhouse.training.runs.traffic import RunTraffic
 
 log = logging.getLogger(__name__)
 

@@ -22,8 +22,8 @@ from rankhouse.training.data.loader import BatchLoader
 from rankhouse.training.data.raw_sample import load_raw_sample
 from rankhouse.training.data.rows import Batch
 from rankhouse.training.errors import AucUndefinedError, DatasetError, ExportError
+from rankhouse.training.models.trained_model import TrainedModel
 from rankhouse.training.ranks import Ranks
-from rankhouse.training.trained_model import TrainedModel
 
 Ids = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.float32]

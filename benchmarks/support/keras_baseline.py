@@ -11,7 +11,7 @@ import tf_keras as keras
 from rankhouse.training.config import Config
 from rankhouse.training.data.prepared import PreparedDataset
 from rankhouse.training.data.rows import Batch
-from rankhouse.training.ranking_model import build_dense
+from rankhouse.training.models.ranking_model import build_dense
 
 
 class KerasBaseline:

@@ -10,15 +10,15 @@ import pyarrow.parquet as pq
 from rankhouse.embedding_cache.format.feature import DenseSteps, Feature
 from rankhouse.embedding_cache.format.transform import CompiledTransform
 from rankhouse.embedding_cache.format.vocabulary import FIRST_KNOWN_ID, Vocabularies
-from rankhouse.training.checkpoint import save_checkpoint
+from rankhouse.training.checkpoint.checkpoint import save_checkpoint
 from rankhouse.training.config import load_recipe
 from rankhouse.training.data.feature_spec import CategoricalFeature, ContinuousFeature, FeatureSpec
 from rankhouse.training.data.prepared import SPEC_NAME, PreparedDataset, Split, SplitFile, TableInfo
 from rankhouse.training.data.raw_sample import save_raw_sample
 from rankhouse.training.data.rows import Batch
-from rankhouse.training.ranking_model import RankingModel
+from rankhouse.training.models.ranking_model import RankingModel
 from rankhouse.training.ranks import Ranks
-from rankhouse.training.run_folder import RunFolder
+from rankhouse.training.runs.folder import RunFolder
 from rankhouse.training.trainer import make_train_step
 
 TABLES = ("user", "item")

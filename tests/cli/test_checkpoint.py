@@ -5,7 +5,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rankhouse.cli.main import app
-from rankhouse.training.checkpoint import save_checkpoint
+from rankhouse.training.checkpoint.checkpoint import save_checkpoint
 from rankhouse.training.errors import CheckpointError
 from rankhouse.training.ranks import Ranks
 from tests.training.small_model import build

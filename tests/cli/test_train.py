@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rankhouse.training.run_folder import RunFolder
-from rankhouse.training.stop import STOPPED
+from rankhouse.training.runs.folder import RunFolder
+from rankhouse.training.runs.stop import STOPPED
 from tests.training.tiny_dataset import TABLE_ROWS, write_tiny_dataset
 
 COMMAND = (str(Path(sys.executable).with_name("rankhouse")), "train")
@@ -64,8 +64,8 @@ def test_ctrl_c_saves_and_resume_goes_on(folder: Path) -> None:
 def test_a_run_can_be_started_by_other_launchers(folder: Path) -> None:
     prepared = rankhouse_train(folder, "--data", "tiny", "--run", "mine", *SMALL, "--prepare-only")
     assert prepared.returncode == 0
-    assert "python -m rankhouse.training.worker runs/mine" in prepared.stdout
-    worker = [sys.executable, "-m", "rankhouse.training.worker", "runs/mine"]
+    assert "python -m rankhouse.training.runs.worker runs/mine" in prepared.stdout
+    worker = [sys.executable, "-m", "rankhouse.training.runs.worker", "runs/mine"]
     assert subprocess.run(worker, cwd=folder, timeout=120, check=False).returncode == 0
     assert RunFolder(folder / "runs" / "mine").result is not None
 

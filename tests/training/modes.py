@@ -8,11 +8,11 @@ import tensorflow as tf
 
 from rankhouse.kernels.optimizer_settings import Adagrad
 from rankhouse.training.distributed_embedding import DistributedEmbedding
-from rankhouse.training.embedding_specs import EmbeddingSpec, Input
-from rankhouse.training.optimizers import Optimizer
+from rankhouse.training.exchange.wire_format import WireFormat
+from rankhouse.training.optimizers.optimizers import Optimizer
 from rankhouse.training.plan import Plan, TableSpec, place
 from rankhouse.training.ranks import Ranks
-from rankhouse.training.wire_format import WireFormat
+from rankhouse.training.tables.specs import EmbeddingSpec, Input
 
 # name: (rows, width, mode, options). The last table has fewer rows than three ranks need for one each, and its first
 # row lies on the last rank.

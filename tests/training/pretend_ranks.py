@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from rankhouse.kernels.optimizer_settings import OptimizerSettings
-from rankhouse.training import checkpoint
-from rankhouse.training.checkpoint import Saving, TrainingState
+from rankhouse.training.checkpoint import checkpoint
+from rankhouse.training.checkpoint.checkpoint import Saving, TrainingState
 from rankhouse.training.plan import Placement, Plan, TableSpec, check_plan, place
 from rankhouse.training.ranks import Ranks
 from tests.training.small_model import SPECS, build

@@ -6,14 +6,14 @@ import numpy as np
 import tensorflow as tf
 
 from rankhouse.kernels.optimizer_settings import Adagrad, OptimizerSettings
-from rankhouse.training.checkpoint import TrainingState
-from rankhouse.training.checkpoint_files import Checkpoint
-from rankhouse.training.clipping import clipping_scale, owned_squared_norm
+from rankhouse.training.checkpoint.checkpoint import TrainingState
+from rankhouse.training.checkpoint.files import Checkpoint
 from rankhouse.training.distributed_embedding import DistributedEmbedding
-from rankhouse.training.embedding_specs import EmbeddingSpec, Input
-from rankhouse.training.optimizers import Optimizer
+from rankhouse.training.optimizers.clipping import clipping_scale, owned_squared_norm
+from rankhouse.training.optimizers.optimizers import Optimizer
 from rankhouse.training.plan import Plan, TableSpec, make_plan
 from rankhouse.training.ranks import Ranks
+from rankhouse.training.tables.specs import EmbeddingSpec, Input
 
 # By default two tables are table-wise and one data-parallel, so the third of three ranks owns none.
 SPECS = [EmbeddingSpec(40, 4, "user"), EmbeddingSpec(5, 4, "shop"), EmbeddingSpec(60, 2, "item")]

@@ -14,14 +14,14 @@ import pytest
 
 from rankhouse.embedding_cache.format.feature import DenseSteps, Feature
 from rankhouse.embedding_cache.format.files import MANIFEST_NAME
-from rankhouse.training.checkpoint_files import Checkpoint, complete_checkpoints
+from rankhouse.training.checkpoint.files import Checkpoint, complete_checkpoints
 from rankhouse.training.continuation import newest_event_learnt
 from rankhouse.training.errors import CheckpointError, ConfigError
-from rankhouse.training.initializers import table_key, uniform_rows
-from rankhouse.training.launch import launch
 from rankhouse.training.ranks import Ranks
-from rankhouse.training.run_folder import RunFolder
-from rankhouse.training.run_setup import new_run, resumed_run
+from rankhouse.training.runs.folder import RunFolder
+from rankhouse.training.runs.launch import launch
+from rankhouse.training.runs.setup import new_run, resumed_run
+from rankhouse.training.tables.initializers import table_key, uniform_rows
 from rankhouse.training.trainer import Trainer
 from tests.training.launching import ENVIRONMENT, ROOT
 from tests.training.test_touched_rows import make_old
@@ -153,7 +153,7 @@ def test_a_killed_run_that_continues_another_resumes(
     code = f"""
 import os, signal
 from rankhouse.training.ranks import Ranks
-from rankhouse.training.run_folder import RunFolder
+from rankhouse.training.runs.folder import RunFolder
 from rankhouse.training.trainer import Trainer
 
 class Dying:

@@ -11,7 +11,7 @@ import tf_keras
 from rankhouse.training.convert import distributed_model, placeholder_tables, save_standalone
 from rankhouse.training.distributed_embedding import DistributedEmbedding
 from rankhouse.training.errors import EmbeddingError
-from rankhouse.training.keras_optimizers import distributed_optimizer
+from rankhouse.training.optimizers.keras_optimizers import distributed_optimizer
 from rankhouse.training.plan import Plan, TableSpec, place
 from rankhouse.training.ranks import Ranks
 from tests.training.launching import run_on_ranks

@@ -8,14 +8,14 @@ import tensorflow as tf
 import tf_keras
 
 from rankhouse.kernels.optimizer_settings import Adagrad
-from rankhouse.training.checkpoint import load_checkpoint, save_checkpoint
-from rankhouse.training.checkpoint_files import step_folder
+from rankhouse.training.checkpoint.checkpoint import load_checkpoint, save_checkpoint
+from rankhouse.training.checkpoint.files import step_folder
 from rankhouse.training.distributed_embedding import DistributedEmbedding
-from rankhouse.training.embedding_specs import EmbeddingSpec, Input
 from rankhouse.training.errors import EmbeddingError
-from rankhouse.training.optimizers import Optimizer
+from rankhouse.training.optimizers.optimizers import Optimizer
 from rankhouse.training.plan import TableSpec, make_plan
 from rankhouse.training.ranks import Ranks
+from rankhouse.training.tables.specs import EmbeddingSpec, Input
 from tests.training.launching import run_on_ranks
 from tests.training.small_model import SPECS, arrays, build, train
 

@@ -11,10 +11,10 @@ import tensorflow as tf
 from rankhouse.kernels.optimizer_settings import Adagrad, RowwiseAdagrad
 from rankhouse.kernels.reference.lookup import pooled_lookup
 from rankhouse.training.distributed_embedding import DistributedEmbedding
-from rankhouse.training.embedding_specs import EmbeddingSpec, Input
 from rankhouse.training.errors import EmbeddingError
 from rankhouse.training.plan import Plan, TableSpec, place
 from rankhouse.training.ranks import Ranks
+from rankhouse.training.tables.specs import EmbeddingSpec, Input
 from tests.training.launching import run_on_ranks
 from tests.training.modes import KINDS, NAMES, TABLES, batch, build, train_all
 

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from rankhouse.training.auc import roc_auc
-from rankhouse.training.checkpoint import together
+from rankhouse.training.checkpoint.checkpoint import together
 from rankhouse.training.errors import AucUndefinedError, CheckpointError, RanksError
 from rankhouse.training.ranks import Ranks
 from tests.training.launching import run_on_ranks

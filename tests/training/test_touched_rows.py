@@ -18,8 +18,8 @@ from rankhouse.kernels.optimizer_settings import (
     RowwiseAdagrad,
     Sgd,
 )
-from rankhouse.training.checkpoint import TrainingState, load_checkpoint, save_checkpoint
-from rankhouse.training.checkpoint_files import TOUCHED, Checkpoint
+from rankhouse.training.checkpoint.checkpoint import TrainingState, load_checkpoint, save_checkpoint
+from rankhouse.training.checkpoint.files import TOUCHED, Checkpoint
 from rankhouse.training.errors import CheckpointError, OptimizerError
 from rankhouse.training.ranks import Ranks
 from tests.training.launching import run_on_ranks

@@ -1,4 +1,4 @@
-"""The training loop on one rank, in this process; tests/training/test_launch.py runs it on several."""
+"""The training loop on one rank, in this process; tests/training/runs/test_launch.py runs it on several."""
 
 import json
 from pathlib import Path
@@ -6,16 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rankhouse.training import checkpoint_part
-from rankhouse.training.checkpoint_files import Checkpoint
+from rankhouse.training.checkpoint import part as checkpoint_part
+from rankhouse.training.checkpoint.files import Checkpoint
 from rankhouse.training.config import load_recipe, override
 from rankhouse.training.errors import CheckpointError, DatasetError, DivergedError, ModelError, RunFolderError
-from rankhouse.training.observers import EvaluationMetrics, MetricsFile, StepMetrics
+from rankhouse.training.exchange.wire_format import WireFormat
+from rankhouse.training.models.trained_model import load_trained_model
 from rankhouse.training.ranks import Ranks
-from rankhouse.training.run_folder import Result, RunFolder
-from rankhouse.training.trained_model import load_trained_model
+from rankhouse.training.runs.folder import Result, RunFolder
+from rankhouse.training.runs.observers import EvaluationMetrics, MetricsFile, StepMetrics
 from rankhouse.training.trainer import Trainer, make_train_step
-from rankhouse.training.wire_format import WireFormat
 from tests.training.tiny_dataset import write_tiny_dataset
 
 SETTINGS = (

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from rankhouse.training.embedding_specs import Input
 from rankhouse.training.exchange.batch import Batch
+from rankhouse.training.tables.specs import Input
 
 
 def require_rows(

@@ -17,16 +17,16 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
-from rankhouse.training.embedding_specs import Input
 from rankhouse.training.exchange.batch import Batch, join_ranks
 from rankhouse.training.exchange.held_tables import HeldTables
 from rankhouse.training.exchange.id_messages import Request, read_requests, write_requests
 from rankhouse.training.exchange.layout import Layout
 from rankhouse.training.exchange.row_messages import join_segments, split_segments
 from rankhouse.training.exchange.unique_rows import UniqueIds
+from rankhouse.training.exchange.wire import RowExchange, Rows
+from rankhouse.training.exchange.wire_format import WireFormat
 from rankhouse.training.ranks import Ranks
-from rankhouse.training.wire import RowExchange, Rows
-from rankhouse.training.wire_format import WireFormat
+from rankhouse.training.tables.specs import Input
 
 Combiners = Sequence[str | None]
 

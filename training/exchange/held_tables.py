@@ -7,11 +7,11 @@ import tensorflow as tf
 
 from rankhouse.kernels import tf_ops
 from rankhouse.kernels.bags import FixedHotness
-from rankhouse.training.embedding_specs import Input
 from rankhouse.training.exchange.bad_ids import require_rows
 from rankhouse.training.exchange.batch import Batch
 from rankhouse.training.exchange.layout import Feature
 from rankhouse.training.plan import ShardSpec
+from rankhouse.training.tables.specs import Input
 
 
 class HeldTables:

@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from rankhouse.training.embedding_specs import Input
+from rankhouse.training.exchange.wire_format import WireFormat
 from rankhouse.training.plan import Plan, ShardSpec
-from rankhouse.training.wire_format import WireFormat
+from rankhouse.training.tables.specs import Input
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,13 @@
 """How messages of rows are put together and taken apart: pieces of one width and format, rank by rank.
 
-`training/wire.py` sends them, the only place where rows and their gradients travel between ranks.
+`training/exchange/wire.py` sends them, the only place where rows and their gradients travel between ranks.
 """
 
 from collections.abc import Sequence
 
 import tensorflow as tf
 
-from rankhouse.training.wire import Rows
+from rankhouse.training.exchange.wire import Rows
 
 
 def join_segments(blocks: Sequence[tf.Tensor], counts: Sequence[tf.Tensor], num_ranks: int) -> tf.Tensor:

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from rankhouse.kernels import tf_ops
-from rankhouse.training.embedding_specs import Input
 from rankhouse.training.exchange.bad_ids import require_rows
 from rankhouse.training.exchange.batch import Batch
 from rankhouse.training.exchange.layout import RowsTable
 from rankhouse.training.plan import ShardSpec
+from rankhouse.training.tables.specs import Input
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from typing import Any, Literal, get_args
 import yaml
 
 from rankhouse.training.errors import PlanError
+from rankhouse.training.exchange.wire_format import WireDtype
 from rankhouse.training.plan import MODES, Exchange, Mode
 from rankhouse.training.planner.workload import check_dtype
-from rankhouse.training.wire_format import WireDtype
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from rankhouse.training.errors import PlanError
 from rankhouse.training.planner.forecast import PHASE_TITLES, PHASES, Forecast, RankForecast
 from rankhouse.training.planner.units import gibibytes, milliseconds
-from rankhouse.training.plots import MUTED, STYLE
+from rankhouse.training.runs.plots import MUTED, STYLE
 
 _MEMORY: tuple[tuple[str, str, Callable[[RankForecast], float]], ...] = (
     ("weights", "#2f6db5", lambda rank: rank.weight_bytes),

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain, cycle
 
+from rankhouse.training.models.synthetic_models import synthetic_model
 from rankhouse.training.plan import Plan, ShardSpec, place
 from rankhouse.training.planner.forecast import Forecast, PlanWork, count_work, forecast
 from rankhouse.training.planner.hardware import GPU_SHEETS, SoftwareCosts, gpu_profile, hardware_profile
 from rankhouse.training.planner.placing import plan_tables
 from rankhouse.training.planner.workload import Cluster, Workload, synthetic_workload
-from rankhouse.training.synthetic_models import synthetic_model
 
 BATCH_SIZE = 65536
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from rankhouse.kernels.optimizer_settings import RowwiseAdagrad
 from rankhouse.training.errors import NoRoomError
+from rankhouse.training.exchange.wire_format import WireDtype, row_bytes
 from rankhouse.training.planner.forecast import Forecast
 from rankhouse.training.planner.units import gibibytes
 from rankhouse.training.planner.workload import Cluster, Workload
-from rankhouse.training.wire_format import WireDtype, row_bytes
 
 # Plans are tried for so much more memory than tables alone need, until one fits.
 _MARGINS = (1.0, 1.1, 1.25, 1.5, 2.0, 3.0)

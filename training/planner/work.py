@@ -10,9 +10,9 @@ from functools import lru_cache
 
 import numpy as np
 
+from rankhouse.training.exchange.wire_format import WireDtype, row_bytes
 from rankhouse.training.plan import Exchange, Mode, Placement, ShardSpec
 from rankhouse.training.planner.workload import Cluster, TableLoad, Vector, Workload
-from rankhouse.training.wire_format import WireDtype, row_bytes
 
 # What is counted: ids that leave whoever asks and ids that reach the holder, ids that are looked up, inputs, bytes of
 # rows read, bytes of results written, bytes of rows and gradients on the way, ids whose gradients are combined, bytes

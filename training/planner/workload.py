@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from rankhouse.kernels.optimizer_settings import Adagrad, OptimizerSettings
 from rankhouse.training.errors import PlanError
+from rankhouse.training.exchange.wire_format import WIRE_DTYPES, WireDtype
+from rankhouse.training.models.synthetic_models import ID_EXPONENT, SyntheticModel
 from rankhouse.training.plan import TableSpec
 from rankhouse.training.planner.hardware import HardwareProfile
 from rankhouse.training.planner.unique_ids import expected_unique
-from rankhouse.training.synthetic_models import ID_EXPONENT, SyntheticModel
-from rankhouse.training.wire_format import WIRE_DTYPES, WireDtype
 
 Vector = NDArray[np.float64]
 

@@ -14,7 +14,7 @@ import tensorflow as tf
 from rankhouse.embedding_cache.format.feature import DenseSteps
 from rankhouse.embedding_cache.format.version import Version
 from rankhouse.embedding_cache.format.vocabulary import FIRST_KNOWN_ID, MISSING_ID, UNKNOWN_ID, TextValues, Vocabularies
-from rankhouse.training.dlrm import DLRM
+from rankhouse.training.models.dlrm import DLRM
 
 
 class WholeModel(tf.Module):

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, PercentFormatter
 
-from rankhouse.training.plots import MUTED, SHARED, STYLE
+from rankhouse.training.runs.plots import MUTED, SHARED, STYLE
 
 _OURS, _NAIVE, _EQUAL = "#2f6db5", "#c0392b", "#2e8b57"
 _WORSE = ("#7a3e9d", "#b5532f", "#d9822b", "#8a949e", "#5b97d1", "#1b9e9e", "#c46aa5", "#3c3c3c")

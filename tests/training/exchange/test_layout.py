@@ -2,10 +2,10 @@ from typing import Any
 
 import pytest
 
-from rankhouse.training.embedding_specs import Input
 from rankhouse.training.exchange.layout import Layout, Layouts
+from rankhouse.training.exchange.wire_format import WireFormat
 from rankhouse.training.plan import Plan, TableSpec, place
-from rankhouse.training.wire_format import WireFormat
+from rankhouse.training.tables.specs import Input
 
 NARROW = WireFormat(forward="bfloat16")
 

@@ -4,6 +4,7 @@ import pytest
 
 from rankhouse.kernels.optimizer_settings import RowwiseAdagrad
 from rankhouse.training.errors import NoRoomError, PlanError
+from rankhouse.training.models.synthetic_models import synthetic_model
 from rankhouse.training.plan import check_plan
 from rankhouse.training.planner.constraints import Thresholds
 from rankhouse.training.planner.forecast import forecast
@@ -11,7 +12,6 @@ from rankhouse.training.planner.hardware import PROFILES
 from rankhouse.training.planner.placing import plan_tables
 from rankhouse.training.planner.published import peer_plan
 from rankhouse.training.planner.workload import Cluster, synthetic_workload
-from rankhouse.training.synthetic_models import synthetic_model
 from tests.training.planner.small_workload import cluster, load, small_workload
 
 

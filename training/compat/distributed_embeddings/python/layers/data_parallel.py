@@ -10,11 +10,11 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 
-from rankhouse.training import owned_variables
 from rankhouse.training.compat.distributed_embeddings.python.layers.world import world
 from rankhouse.training.errors import CompatError
-from rankhouse.training.keras_optimizers import distributed_optimizer
-from rankhouse.training.shared_gradients import GradientReduction, exchange_name, reduce_gradients
+from rankhouse.training.optimizers.keras_optimizers import distributed_optimizer
+from rankhouse.training.optimizers.shared_gradients import GradientReduction, exchange_name, reduce_gradients
+from rankhouse.training.tables import owned_variables
 
 # horovod.tensorflow.Average and Sum; a script on one rank needs no Horovod.
 _AVERAGE, _SUM = 0, 1

@@ -14,9 +14,9 @@ from rankhouse.training import distributed_embedding
 from rankhouse.training.compat.distributed_embeddings.python.layers.global_batch import local_batch
 from rankhouse.training.compat.distributed_embeddings.python.layers.strategy import DistEmbeddingStrategy
 from rankhouse.training.compat.distributed_embeddings.python.layers.world import world
-from rankhouse.training.embedding_specs import EmbeddingSpec
 from rankhouse.training.errors import CompatError, EmbeddingError
-from rankhouse.training.wire_format import WireFormat
+from rankhouse.training.exchange.wire_format import WireFormat
+from rankhouse.training.tables.specs import EmbeddingSpec
 
 
 @tf_keras.saving.register_keras_serializable("distributed_embeddings")

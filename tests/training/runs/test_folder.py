@@ -1,0 +1,55 @@
+from pathlib import Path
+
+import pytest
+
+from rankhouse.training.config import Config, override
+from rankhouse.training.errors import RunFolderError
+from rankhouse.training.runs.folder import Result, RunFolder
+
+RESULT = Result(num_steps=3, num_samples=30, num_ranks=2, seconds=1.5, auc=None, valid_loss=0.7)
+
+
+def test_a_new_run_keeps_its_configuration(tmp_path: Path) -> None:
+    config = override(Config(), ["training.seed=9", "data.path=logs"])
+    run = RunFolder.create(tmp_path / "runs" / "demo", config)
+    opened = RunFolder.open(run.path)
+    assert (opened.name, opened.config, opened.dataset) == ("demo", config, Path("logs"))
+    assert (opened.latest_checkpoint, opened.result, opened.metrics()) == (None, None, [])
+
+
+def test_a_result_is_there_until_more_steps_are_to_come(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path / "demo", Config())
+    run.write_result(RESULT)
+    assert run.result == RESULT
+    run.clear_result()
+    assert run.result is None
+
+
+def test_a_line_that_a_dying_process_cut_off_is_skipped(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path / "demo", Config())
+    run.metrics_file.write_text('{"step": 1}\n{"step": 2}\n{"st')
+    assert run.metrics() == [{"step": 1}, {"step": 2}]
+
+
+def test_an_incomplete_checkpoint_does_not_exist(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path / "demo", Config())
+    for step in (5, 10):
+        (run.checkpoints / f"step-{step:08d}").mkdir(parents=True)
+    (run.checkpoints / "step-00000005" / "manifest.json").touch()
+    assert run.latest_checkpoint == run.checkpoints / "step-00000005"
+
+
+def test_a_run_is_not_made_over_another(tmp_path: Path) -> None:
+    RunFolder.create(tmp_path / "demo", Config())
+    with pytest.raises(RunFolderError, match="already exists: continue that run with --resume"):
+        RunFolder.create(tmp_path / "demo", Config())
+
+
+def test_only_a_run_is_opened_or_removed(tmp_path: Path) -> None:
+    (tmp_path / "letters").mkdir()
+    with pytest.raises(RunFolderError, match="is not the folder of a run"):
+        RunFolder(tmp_path / "letters").remove()
+    assert (tmp_path / "letters").is_dir()
+    run = RunFolder.create(tmp_path / "demo", Config())
+    run.remove()
+    assert not run.path.exists()

@@ -1,0 +1,83 @@
+from pathlib import Path
+
+import pytest
+
+from rankhouse.training.errors import ConfigError, DatasetError, RunFolderError
+from rankhouse.training.runs.folder import Result
+from rankhouse.training.runs.setup import new_run, resumed_run, steps_left
+from tests.training.tiny_dataset import write_tiny_dataset
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Path:
+    return write_tiny_dataset(tmp_path / "tiny", num_rows=200)
+
+
+def test_a_new_run_has_the_recipe_with_its_settings_and_data(tmp_path: Path, dataset: Path) -> None:
+    run = new_run(tmp_path / "run", recipe="dlrm", data=dataset, settings=["training.batch_size=64"])
+    assert (run.dataset, run.config.training.batch_size) == (dataset, 64)
+    assert steps_left(run) == 4
+
+
+def test_a_resumed_run_has_its_own_settings_and_the_new_ones(tmp_path: Path, dataset: Path) -> None:
+    new_run(tmp_path / "run", recipe="dlrm", data=dataset, settings=["training.batch_size=64"])
+    moved = dataset.rename(tmp_path / "moved")
+    run = resumed_run(tmp_path / "run", data=moved, settings=["training.epochs=2"])
+    assert (run.dataset, run.config.training.batch_size, run.config.training.epochs) == (moved, 64, 2)
+
+
+def test_a_finished_run_has_no_steps_left_until_it_gets_more(tmp_path: Path, dataset: Path) -> None:
+    run = new_run(tmp_path / "run", recipe="dlrm", data=dataset, settings=["training.batch_size=64"])
+    run.write_result(Result(num_steps=4, num_samples=200, num_ranks=1, seconds=1.0, auc=0.5, valid_loss=0.7))
+    assert steps_left(run) == 0
+    assert steps_left(resumed_run(run.path, settings=["training.epochs=3"])) == 8
+
+
+@pytest.mark.parametrize(
+    "setting", ["training.batch_size=32", "optimizer.rule=sgd", "model.top_mlp=[4]", "data.shuffle=false"]
+)
+def test_what_the_saved_state_depends_on_cannot_change(tmp_path: Path, dataset: Path, setting: str) -> None:
+    run = new_run(tmp_path / "run", recipe="dlrm", data=dataset)
+    assert resumed_run(run.path, settings=["training.batch_size=64"]).config.training.batch_size == 64
+    (run.checkpoints / "step-00000001").mkdir(parents=True)
+    (run.checkpoints / "step-00000001" / "manifest.json").touch()
+    config = run.config
+    with pytest.raises(ConfigError, match=rf"{setting.split('=')[0]} is .* and cannot become"):
+        resumed_run(run.path, settings=[setting])
+    assert run.config == config
+
+
+def test_a_run_is_replaced_only_if_told_so(tmp_path: Path, dataset: Path) -> None:
+    run = new_run(tmp_path / "run", recipe="dlrm", data=dataset)
+    run.metrics_file.touch()
+    with pytest.raises(RunFolderError, match="already exists"):
+        new_run(run.path, recipe="dlrm", data=dataset)
+    assert not new_run(run.path, recipe="dlrm", data=dataset, overwrite=True).metrics_file.exists()
+
+
+def test_a_wrong_recipe_leaves_the_old_run_alone(tmp_path: Path, dataset: Path) -> None:
+    run = new_run(tmp_path / "run", recipe="dlrm", data=dataset)
+    with pytest.raises(ConfigError, match="unknown key"):
+        new_run(run.path, recipe="dlrm", data=dataset, settings=["training.epoch=1"], overwrite=True)
+    assert run.config_file.is_file()
+
+
+def test_a_folder_that_is_no_run_is_not_deleted(tmp_path: Path, dataset: Path) -> None:
+    with pytest.raises(RunFolderError, match="is not the folder of a run"):
+        new_run(dataset, recipe="dlrm", data=dataset, overwrite=True)
+
+
+def test_data_is_needed(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no data is given.*--data"):
+        new_run(tmp_path / "run", recipe="dlrm", data=None)
+
+
+def test_a_missing_split_is_noticed_before_training(tmp_path: Path, dataset: Path) -> None:
+    with pytest.raises(DatasetError, match="has no split 'tomorrow'; it has train, valid"):
+        new_run(tmp_path / "run", recipe="dlrm", data=dataset, settings=["data.valid_split=tomorrow"])
+    assert not (tmp_path / "run").exists()
+
+
+def test_only_a_run_is_resumed(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match="is not the folder of a run"):
+        resumed_run(tmp_path / "nothing")

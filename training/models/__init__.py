@@ -1,0 +1,1 @@
+"""Ranking models: DLRM, and the synthetic models that others publish figures for."""

@@ -1,0 +1,1 @@
+"""Optimizers of tables and dense layers, and the gradients that ranks share."""

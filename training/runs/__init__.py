@@ -1,0 +1,1 @@
+"""A training run: its ranks, folder, observers and report."""
