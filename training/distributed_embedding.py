@@ -14,7 +14,7 @@ import tensorflow as tf
 import tf_keras
 
 from rankhouse.kernels.optimizer_settings import OptimizerSettings
-from rankhouse.training.errors import EmbeddingError
+from rankhouse.training.errors import EmbeddingError, PlanError
 from rankhouse.training.exchange.batch import Batch
 from rankhouse.training.exchange.exchange import Exchange
 from rankhouse.training.exchange.held_tables import HeldTables
@@ -72,7 +72,7 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
     Attributes:
         inputs: The inputs, in the order of the outputs.
         plan: Who holds which table.
-        wire: How rows travel.
+        wires: How the rows of each table travel, by its name.
         shards: What this rank holds.
         output_dim: E, the summed widths of all inputs.
     """
@@ -98,13 +98,13 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
             ranks: The ranks that train together; by default this process alone.
             plan: Who holds which table; by default `make_plan`'s.
             seed: Selects the initial values.
-            wire: How rows and their gradients travel between ranks, for all tables or by a table's name; by default as
-                float32, as also those of tables that a mapping leaves out.
+            wire: How rows and their gradients travel between ranks, for all tables or by a table's name; where it says
+                nothing, as the plan says, or else as float32.
             kwargs: Those of a Keras layer.
 
         Raises:
             EmbeddingError: Tables, inputs and plan contradict each other.
-            PlanError: The tables cannot be placed.
+            PlanError: The tables cannot be placed, or one lies on the host, which is not supported.
             WireError: `wire` names an unknown table, or formats that differ in more than their dtypes.
         """
         super().__init__(**kwargs)
@@ -117,8 +117,8 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
         dims = {spec.name: spec.output_dim for spec in self.specs}
         self._widths = [dims[item.table] for item in self.inputs]
         self.output_dim = sum(self._widths)
-        self.wire = wire or WireFormat()
-        wires = table_formats(wire, [spec.name for spec in self.specs])
+        wires = table_formats(wire, [spec.name for spec in self.specs], planned=self.plan.wires)
+        self.wires = wires
         self._layouts = Layouts(self.inputs, self.plan, wires, rank=self.ranks.rank)
         self.shards = tuple(shard for spec in self.specs for shard in self._make_shards(spec))
         own = {(spec.name, shard): table for spec in self.specs for shard, table in self._own(spec).items()}
@@ -354,6 +354,12 @@ def _check_plan(plan: Plan, specs: Sequence[EmbeddingSpec], ranks: Ranks) -> Non
             f"the plan is for {plan.num_ranks} ranks, but {ranks.size} train; make it for {ranks.size}"
         )
     check_plan(plan)
+    for placement in plan.placements:
+        if placement.device == "host":
+            raise PlanError(
+                f"table {placement.table!r} lies on the host by the plan, which the layer does not support; place it "
+                "on the device"
+            )
     planned = {table.name: (table.num_rows, table.dim) for table in plan.tables}
     for spec in specs:
         if planned.get(spec.name) != (spec.input_dim, spec.output_dim):

@@ -12,9 +12,11 @@ from itertools import pairwise
 from typing import Any, Literal, get_args
 
 from rankhouse.training.errors import PlanError
+from rankhouse.training.exchange.wire_format import WIRE_DTYPES, WireDtypes
 
 Mode = Literal["data_parallel", "table_wise", "column_wise", "row_wise"]
 Exchange = Literal["pooled", "rows"]
+Device = Literal["device", "host"]
 
 MODES: tuple[Mode, ...] = get_args(Mode)
 
@@ -96,6 +98,12 @@ class Placement:
             owners, rows come back and are pooled where they were asked for. Row-wise tables always exchange rows,
             table-wise and column-wise ones either; data-parallel ones say "pooled".
         reason: Why, as a sentence.
+        device: "device": weights and slots lie where lookups are computed. "host": they lie in the host's memory, and
+            rows that are in use are cached on the device; not of data-parallel tables.
+        cache_rows: Of a table on the host, how many of its rows each rank that holds some of it caches, at most all; a
+            step may not look up more different rows of a part than that. None of other tables.
+        wire: What rows and their gradients travel in; None is what the layer or the recipe says for all tables.
+            Data-parallel tables, of which no row travels, have None.
     """
 
     table: str
@@ -103,6 +111,9 @@ class Placement:
     shards: tuple[ShardSpec, ...]
     exchange: Exchange = "pooled"
     reason: str = ""
+    device: Device = "device"
+    cache_rows: int | None = None
+    wire: WireDtypes | None = None
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -115,7 +126,8 @@ class Placement:
         if self.mode == "data_parallel":
             return "every rank"
         cut = {"row_wise": " by rows", "column_wise": " by columns"}.get(self.mode, "")
-        return f"rank{'s' if len(self.ranks) > 1 else ''} {', '.join(map(str, self.ranks))}{cut}"
+        host = f", on the host with {self.cache_rows:,} rows cached" if self.device == "host" else ""
+        return f"rank{'s' if len(self.ranks) > 1 else ''} {', '.join(map(str, self.ranks))}{cut}{host}"
 
 
 @dataclass(frozen=True)
@@ -138,6 +150,11 @@ class Plan:
             if placement.table == table:
                 return placement
         raise PlanError(f"the plan has no table {table!r}; it has {', '.join(spec.name for spec in self.tables)}")
+
+    @property
+    def wires(self) -> dict[str, WireDtypes]:
+        """In what the rows of tables travel, by name, of those where the plan says so."""
+        return {item.table: item.wire for item in self.placements if item.wire is not None}
 
     def shards_of(self, rank: int) -> list[tuple[str, ShardSpec]]:
         """Returns what a rank holds, in the order of the tables: (table, rectangle), without empty rectangles."""
@@ -327,7 +344,9 @@ def _named(placement: Placement, shard: ShardSpec) -> str:
 
 def _placement_of(item: Mapping[str, Any], table: TableSpec, num_ranks: int) -> Placement:
     if "shards" in item:
-        return Placement(**{**item, "shards": tuple(ShardSpec(**shard) for shard in item["shards"])})
+        shards = tuple(ShardSpec(**shard) for shard in item["shards"])
+        wire = WireDtypes(**item["wire"]) if item.get("wire") is not None else None
+        return Placement(**{**item, "shards": shards, "wire": wire})
     ranks = None if item["mode"] == "data_parallel" else [item["rank"]]
     placed = place(table, item["mode"], num_ranks=num_ranks, ranks=ranks, reason=item["reason"])
     return replace(placed, table=item["table"])
@@ -348,12 +367,37 @@ def _check_placement(placement: Placement, table: TableSpec, num_ranks: int) -> 
     expected = {"row_wise": ("rows",), "data_parallel": ("pooled",)}.get(placement.mode, ("pooled", "rows"))
     if placement.exchange not in expected:
         raise PlanError(f"{where} exchanges {placement.exchange!r}; expected {' or '.join(expected)}")
+    _check_device_and_wire(placement, where)
     rows = [(shard.row_start, shard.row_stop) for shard in placement.shards]
     columns = [(shard.column_start, shard.column_stop) for shard in placement.shards]
     _check_spans(f"{where} by rows", rows, table.num_rows, cut=placement.mode == "row_wise")
     _check_spans(f"{where} by columns", columns, table.dim, cut=placement.mode == "column_wise")
     if any(stop == start for start, stop in columns):
         raise PlanError(f"{where} has a slice without a column; make at most {table.dim} slices")
+
+
+def _check_device_and_wire(placement: Placement, where: str) -> None:
+    everywhere = placement.mode == "data_parallel"
+    if placement.device not in get_args(Device):
+        raise PlanError(f"{where} has device = {placement.device!r}; expected 'device' or 'host'")
+    if placement.device == "host":
+        if everywhere:
+            raise PlanError(f"{where} has device = 'host', but every rank computes with its own copy; cut it otherwise")
+        if type(placement.cache_rows) is not int or placement.cache_rows < 1:
+            raise PlanError(
+                f"{where} lies on the host with cache_rows = {placement.cache_rows!r}; expected at least 1, and as "
+                "many as a step looks up different rows of it"
+            )
+    elif placement.cache_rows is not None:
+        raise PlanError(
+            f"{where} has cache_rows = {placement.cache_rows!r}; only tables with device = 'host' have a cache"
+        )
+    if placement.wire is not None:
+        if everywhere:
+            raise PlanError(f"{where} has a wire format, but none of its rows travel; leave it out")
+        for dtype in (placement.wire.forward, placement.wire.backward):
+            if dtype not in WIRE_DTYPES:
+                raise PlanError(f"{where} travels as {dtype!r}; expected one of {', '.join(WIRE_DTYPES)}")
 
 
 def _check_spans(where: str, spans: Sequence[tuple[int, int]], length: int, *, cut: bool) -> None:

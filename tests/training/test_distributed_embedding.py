@@ -1,4 +1,5 @@
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ from rankhouse.kernels.optimizer_settings import Adagrad
 from rankhouse.training.checkpoint.checkpoint import load_checkpoint, save_checkpoint
 from rankhouse.training.checkpoint.files import step_folder
 from rankhouse.training.distributed_embedding import DistributedEmbedding
-from rankhouse.training.errors import EmbeddingError
+from rankhouse.training.errors import EmbeddingError, PlanError
+from rankhouse.training.exchange.wire_format import WireDtypes, WireFormat
 from rankhouse.training.optimizers.optimizers import Optimizer
-from rankhouse.training.plan import TableSpec, make_plan
+from rankhouse.training.plan import Plan, TableSpec, make_plan, place
 from rankhouse.training.ranks import Ranks
 from rankhouse.training.tables.specs import EmbeddingSpec, Input
 from tests.training.launching import run_on_ranks
@@ -209,6 +211,20 @@ def test_works_in_a_keras_model_and_comes_back_from_its_configuration() -> None:
 def test_refuses_tables_and_inputs_that_contradict(embeddings: list, options: dict[str, Any], message: str) -> None:
     with pytest.raises(EmbeddingError, match=message):
         DistributedEmbedding(embeddings, **options)
+
+
+def test_refuses_a_table_on_the_host() -> None:
+    spec = TableSpec("a", 8, 4)
+    hosted = replace(place(spec, "table_wise", num_ranks=1), device="host", cache_rows=4)
+    with pytest.raises(PlanError, match="table 'a' lies on the host by the plan, which the layer does not support"):
+        DistributedEmbedding([EmbeddingSpec(8, 4, "a")], plan=Plan((spec,), (hosted,), 1))
+
+
+def test_rows_travel_as_the_plan_says() -> None:
+    spec = TableSpec("a", 8, 4)
+    placed = replace(place(spec, "table_wise", num_ranks=1), wire=WireDtypes("bfloat16", "int8"))
+    layer = DistributedEmbedding([EmbeddingSpec(8, 4, "a")], plan=Plan((spec,), (placed,), 1))
+    assert layer.wires == {"a": WireFormat(forward="bfloat16", backward="int8")}
 
 
 @pytest.mark.parametrize(

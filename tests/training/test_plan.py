@@ -1,9 +1,11 @@
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from rankhouse.training.errors import PlanError
+from rankhouse.training.exchange.wire_format import WireDtypes
 from rankhouse.training.plan import Mode, Placement, Plan, ShardSpec, TableSpec, check_plan, make_plan, place
 
 
@@ -103,6 +105,46 @@ def test_a_table_with_fewer_rows_than_ranks_leaves_ranks_without() -> None:
     assert [len(plan.shards_of(rank)) for rank in range(3)] == [1, 1, 0]
     assert plan.placements[0].ranks == (0, 1)
     assert Plan.from_document(plan.document()) == plan
+
+
+def test_a_plan_says_on_which_device_a_table_lies_and_in_what_it_travels() -> None:
+    spec, small = table("a", 5, dim=3), table("small", 2)
+    hosted = replace(
+        place(spec, "row_wise", num_ranks=2), device="host", cache_rows=2, wire=WireDtypes("bfloat16", "int8")
+    )
+    plan = Plan((spec, small), (hosted, place(small, "data_parallel", num_ranks=2)), 2)
+    read = Plan.from_document(json.loads(json.dumps(plan.document())))
+    assert read == plan
+    assert read.wires == {"a": WireDtypes("bfloat16", "int8")}
+    assert hosted.held_by == "ranks 0, 1 by rows, on the host with 2 rows cached"
+
+
+def test_reads_the_documents_of_plans_that_say_nothing_of_devices_and_wires() -> None:
+    plan = make_plan([table("small", 100), table("large", 65_536)], num_ranks=2)
+    document = plan.document()
+    for item in document["placements"]:
+        for later in ("device", "cache_rows", "wire"):
+            del item[later]
+    assert Plan.from_document(document) == plan
+
+
+@pytest.mark.parametrize(
+    ("mode", "values", "message"),
+    [
+        ("table_wise", {"device": "disk"}, "'a' .table_wise. has device = 'disk'; expected 'device' or 'host'"),
+        ("table_wise", {"device": "host"}, "on the host with cache_rows = None; expected at least 1"),
+        ("table_wise", {"device": "host", "cache_rows": 0}, "cache_rows = 0; expected at least 1"),
+        ("table_wise", {"cache_rows": 8}, "has cache_rows = 8; only tables with device = 'host' have a cache"),
+        ("data_parallel", {"device": "host", "cache_rows": 8}, "every rank computes with its own copy"),
+        ("data_parallel", {"wire": WireDtypes("bfloat16")}, "has a wire format, but none of its rows travel"),
+        ("row_wise", {"wire": WireDtypes("float32", "int4")}, "travels as 'int4'; expected one of float32"),  # type: ignore[arg-type]
+    ],
+)
+def test_refuses_devices_caches_and_wires_that_make_no_sense(mode: Mode, values: dict[str, Any], message: str) -> None:
+    spec = table("a", 5, dim=3)
+    placement = replace(place(spec, mode, num_ranks=2), **values)
+    with pytest.raises(PlanError, match=message):
+        check_plan(Plan((spec,), (placement,), 2))
 
 
 def test_reads_the_documents_of_plans_of_whole_tables() -> None:

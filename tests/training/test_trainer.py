@@ -261,6 +261,5 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path, dataset: Path)
 def test_rows_travel_as_the_recipe_says(tmp_path: Path, dataset: Path) -> None:
     settings = ("parallel.wire_forward=bfloat16", "parallel.wire_backward=float16", "parallel.wire_max_error=0.5")
     trainer = Trainer(make_run(tmp_path / "run", dataset, *settings, "training.batch_size=100"), ranks=Ranks(0, 1))
-    assert trainer.model.embedding.wire == WireFormat(
-        forward="bfloat16", backward="float16", gradient_scale=64.0, max_relative_error=0.5
-    )
+    expected = WireFormat(forward="bfloat16", backward="float16", gradient_scale=64.0, max_relative_error=0.5)
+    assert trainer.model.embedding.wires == dict.fromkeys(("shop", "item", "user"), expected)

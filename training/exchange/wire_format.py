@@ -31,6 +31,14 @@ def row_bytes(dtype: WireDtype, width: int) -> int:
     return {"float32": 4 * width, "bfloat16": 2 * width, "float16": 2 * width, "int8": width + 8}[dtype]
 
 
+@dataclass(frozen=True)
+class WireDtypes:
+    """What a table's rows, and their gradients, travel in; the part of a WireFormat that a plan decides."""
+
+    forward: WireDtype = "float32"
+    backward: WireDtype = "float32"
+
+
 @dataclass(frozen=True, kw_only=True)
 class WireFormat:
     """How an exchange's rows travel.
@@ -71,19 +79,26 @@ class WireFormat:
 FLOAT32 = WireFormat()
 
 
-def table_formats(wire: WireFormat | Mapping[str, WireFormat] | None, tables: Sequence[str]) -> dict[str, WireFormat]:
+def table_formats(
+    wire: WireFormat | Mapping[str, WireFormat] | None,
+    tables: Sequence[str],
+    *,
+    planned: Mapping[str, WireDtypes] | None = None,
+) -> dict[str, WireFormat]:
     """Returns how the rows of each table travel.
 
     Args:
-        wire: The format of all tables, or of some by name; those of other tables, or None, are float32.
+        wire: The format of all tables, or of some by name; where it says nothing, the plan's word counts.
         tables: The tables' names.
+        planned: What a plan says of some tables; those of which nobody says anything are float32.
 
     Raises:
         WireError: A name is no table's, or formats differ in more than `forward` and `backward`: the rows of all tables
             share one exchange, which is measured as a whole.
     """
-    if wire is None or isinstance(wire, WireFormat):
-        return dict.fromkeys(tables, wire or FLOAT32)
+    if isinstance(wire, WireFormat):
+        return dict.fromkeys(tables, wire)
+    wire = wire or {}
     for name in wire:
         if name not in tables:
             nearest = get_close_matches(name, tables, n=1)
@@ -95,4 +110,10 @@ def table_formats(wire: WireFormat | Mapping[str, WireFormat] | None, tables: Se
             "the formats of tables differ in gradient_scale, max_relative_error or measure_every; give all the same"
         )
     (others,) = plain
-    return {name: wire.get(name, others) for name in tables}
+    found = {name: with_dtypes(others, dtypes) for name, dtypes in (planned or {}).items()} | dict(wire)
+    return {name: found.get(name, others) for name in tables}
+
+
+def with_dtypes(wire: WireFormat, dtypes: WireDtypes) -> WireFormat:
+    """Returns the format with other dtypes."""
+    return replace(wire, forward=dtypes.forward, backward=dtypes.backward)

@@ -11,7 +11,7 @@ from rankhouse.training.checkpoint.checkpoint import TrainingState
 from rankhouse.training.config import Config, OptimizerConfig
 from rankhouse.training.data.prepared import PreparedDataset
 from rankhouse.training.distributed_embedding import DistributedEmbedding
-from rankhouse.training.exchange.wire_format import WireFormat
+from rankhouse.training.exchange.wire_format import WireFormat, with_dtypes
 from rankhouse.training.models.dlrm import DLRM
 from rankhouse.training.optimizers.learning_rates import Decay, LearningRate, Warmup
 from rankhouse.training.optimizers.optimizers import Optimizer
@@ -59,6 +59,7 @@ class RankingModel:
         """
         dense = build_dense(config, dataset, precision=config.training.precision)
         initial_rows = {name: table.num_rows for name, table in dataset.tables.items()} | dict(initial_rows or {})
+        plan = plan_tables(config, dataset, num_ranks=ranks.size)
         embedding = DistributedEmbedding(
             [
                 EmbeddingSpec(
@@ -68,9 +69,9 @@ class RankingModel:
             ],
             inputs=[Input(feature.name, feature.table, feature.combiner) for feature in dataset.spec.categorical],
             ranks=ranks,
-            plan=plan_tables(config, dataset, num_ranks=ranks.size),
+            plan=plan,
             seed=config.training.seed,
-            wire=_wire_format(config),
+            wire=_wire_formats(config, plan),
             name="embedding",
         )
         embedding.check_optimizer(config.optimizer.settings())
@@ -157,14 +158,19 @@ def build_dense(config: Config, dataset: PreparedDataset, *, precision: str = "f
     )
 
 
-def _wire_format(config: Config) -> WireFormat:
-    """Returns how rows travel. Their gradients, which a mean loss divides by the batch size, are scaled by about it."""
-    return WireFormat(
+def _wire_formats(config: Config, plan: Plan) -> dict[str, WireFormat]:
+    """Returns how the rows of each table travel: as the plan says, or else as the recipe says for all.
+
+    Their gradients, which a mean loss divides by the batch size, are scaled by about it.
+    """
+    common = WireFormat(
         forward=config.parallel.wire_forward,
         backward=config.parallel.wire_backward,
         gradient_scale=2.0 ** math.floor(math.log2(config.training.batch_size)),
         max_relative_error=config.parallel.wire_max_error,
     )
+    planned = {name: with_dtypes(common, dtypes) for name, dtypes in plan.wires.items()}
+    return {table.name: planned.get(table.name, common) for table in plan.tables}
 
 
 def _initial_values(num_rows: int) -> tf_keras.initializers.Initializer:

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from rankhouse.training.errors import WireError
-from rankhouse.training.exchange.wire_format import WireFormat, row_bytes, table_formats
+from rankhouse.training.exchange.wire_format import WireDtypes, WireFormat, row_bytes, table_formats
 
 
 @pytest.mark.parametrize(("dtype", "expected"), [("float32", 64), ("bfloat16", 32), ("float16", 32), ("int8", 24)])
@@ -41,6 +41,18 @@ def test_tables_have_one_format_or_each_its_own() -> None:
     assert table_formats(half, ["a", "b"]) == {"a": half, "b": half}
     assert table_formats({"b": scaled}, ["a", "b"]) == {"a": WireFormat(gradient_scale=8.0), "b": scaled}
     assert table_formats({}, ["a"]) == {"a": WireFormat()}
+
+
+def test_a_plan_says_how_rows_travel_where_nobody_else_does() -> None:
+    planned, scaled = {"a": WireDtypes("bfloat16", "int8")}, WireFormat(backward="int8", gradient_scale=8.0)
+    of_plan = WireFormat(forward="bfloat16", backward="int8")
+    assert table_formats(None, ["a", "b"], planned=planned) == {"a": of_plan, "b": WireFormat()}
+    assert table_formats(WireFormat(), ["a"], planned=planned) == {"a": WireFormat()}
+    assert table_formats({"a": scaled}, ["a"], planned=planned) == {"a": scaled}
+    assert table_formats({"b": scaled}, ["a", "b"], planned=planned) == {
+        "a": WireFormat(forward="bfloat16", backward="int8", gradient_scale=8.0),
+        "b": scaled,
+    }
 
 
 @pytest.mark.parametrize(
