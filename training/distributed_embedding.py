@@ -154,7 +154,14 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
     def before_lookup(self, hook: Callable[[tf.Variable, tf.Tensor], Any] | None) -> None:
         self._held.before_lookup = hook
 
-    def lookup(self, ids: tf.Tensor, lengths: tf.Tensor, weights: tf.Tensor | None = None) -> tf.Tensor:
+    def lookup(
+        self,
+        ids: tf.Tensor,
+        lengths: tf.Tensor,
+        weights: tf.Tensor | None = None,
+        *,
+        training: bool | tf.Tensor = False,
+    ) -> tf.Tensor:
         """Looks up and pools a packed batch.
 
         Args:
@@ -163,6 +170,7 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
                 combiner has one id in each.
             weights: float32 [N], a factor for each id, of which "mean" divides by the sum and "sqrtn" by the root of
                 the sum of squares; None, on all ranks alike: all are 1. They have no gradient.
+            training: Whether a step of training follows, for tables whose rows come and go (`tables/row_maps.py`).
 
         Returns:
             float32 [B, E], the pooled rows of all inputs side by side.
@@ -175,16 +183,22 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
         combiners = [item.combiner or "sum" for item in self.inputs]
         layout = self._layouts.of(combiners)
         if len(layout.local) == len(self.inputs):
-            return self._held.pool(layout.local, batch, combiners)
-        return tf.concat(self._look_up(batch, combiners), axis=1)
+            return self._held.pool(layout.local, batch, combiners, training=training)
+        return tf.concat(self._look_up(batch, combiners, training), axis=1)
 
-    def call(self, inputs: Sequence[Any], weights: Sequence[Any] | None = None) -> list[Any]:
+    def call(
+        self,
+        inputs: Sequence[Any],
+        weights: Sequence[Any] | None = None,
+        training: bool | tf.Tensor | None = None,
+    ) -> list[Any]:
         """Looks up and pools one tensor for each input.
 
         Args:
             inputs: One tensor of integers for each input: [B], [B, k], a RaggedTensor [B, None] or a SparseTensor
                 [B, k] with its indices in order.
             weights: For each input floats of the same kind and shape, or None where all are 1; see `lookup`.
+            training: As in `lookup`. Keras' `fit` sets it; None is False.
 
         Returns:
             For each input float32 [B, dim]. Where it has no combiner: [B, dim] of [B], [B, k, dim] of [B, k], and a
@@ -193,12 +207,12 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
         Raises:
             EmbeddingError: The number of tensors, a shape or a dtype is wrong.
         """
-        outputs: list[Any] = self._call(inputs, weights)
+        outputs: list[Any] = self._call(inputs, weights, False if training is None else training)
         return outputs
 
     # Keras has AutoGraph convert `call` and all that it calls: seconds of work, and there is nothing to convert.
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
-    def _call(self, inputs: Sequence[Any], weights: Sequence[Any] | None) -> list[Any]:
+    def _call(self, inputs: Sequence[Any], weights: Sequence[Any] | None, training: bool | tf.Tensor) -> list[Any]:
         given = {"inputs": inputs, "weights": [None] * len(self.inputs) if weights is None else weights}
         for what, values in given.items():
             if not isinstance(values, list | tuple) or len(values) != len(self.inputs):
@@ -207,7 +221,7 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
                     f"{self.name!r} was given {count} of {what}; expected a list of {len(self.inputs)}"
                 )
         packed = [pack_input(*item) for item in zip(inputs, given["weights"], self.inputs, strict=True)]
-        rows = self._look_up(join_inputs(packed), [item.combiner for item in packed])
+        rows = self._look_up(join_inputs(packed), [item.combiner for item in packed], training)
         return [item.output(found) for item, found in zip(packed, rows, strict=True)]
 
     def sum_gradients(self, gradients: Sequence[Any], variables: Sequence[tf.Variable]) -> list[Any]:
@@ -293,20 +307,20 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
         ):
             return tf.identity(lengths)
 
-    def _look_up(self, batch: Batch, combiners: Sequence[str | None]) -> list[tf.Tensor]:
+    def _look_up(self, batch: Batch, combiners: Sequence[str | None], training: bool | tf.Tensor) -> list[tf.Tensor]:
         """Returns for each input [B, dim], or [n, dim] for its n ids where it has no combiner."""
         layout = self._layouts.of(combiners)
         found: dict[int, tf.Tensor] = {}
         if layout.local:
             numbers = [feature.number for feature in layout.local]
-            columns = self._held.pool(layout.local, batch.select(numbers), combiners)
+            columns = self._held.pool(layout.local, batch.select(numbers), combiners, training=training)
             found |= zip(numbers, tf.split(columns, [self._widths[number] for number in numbers], axis=1), strict=True)
         for unique in UniqueIds.of_tables(layout.local_rows, batch, self.inputs):
             table = unique.table
-            rows = self._held.rows(table.table, table.shards[0], unique.ids)
+            rows = self._held.rows(table.table, table.shards[0], unique.ids, training=training)
             found |= zip(table.numbers, unique.pool(rows, combiners), strict=True)
         if layout.travels:
-            found |= self._exchange.look_up(layout, batch, combiners)
+            found |= self._exchange.look_up(layout, batch, combiners, training=training)
         return [found[number] for number in range(len(self.inputs))]
 
     def _own(self, spec: EmbeddingSpec) -> dict[ShardSpec, tf.Variable]:

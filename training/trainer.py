@@ -315,7 +315,7 @@ def make_train_step(model: RankingModel) -> TrainStep:
         flags: tf.Tensor,
     ) -> tf.Tensor:
         with tf.GradientTape() as tape:
-            logits = model.logits(dense, ids, lengths)
+            logits = model.logits(dense, ids, lengths, training=True)
             losses = tf.nn.sigmoid_cross_entropy_with_logits(labels, logits)
             loss = tf.reduce_sum(losses) / num_samples
         gradients = tape.gradient(loss, variables)

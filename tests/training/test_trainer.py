@@ -203,7 +203,9 @@ def test_a_step_is_traced_once_whatever_the_sizes(
     trainer = Trainer(make_run(tmp_path / "run", dataset), ranks=Ranks(0, 1))
     traces = []
     logits = type(trainer.model).logits
-    monkeypatch.setattr(type(trainer.model), "logits", lambda *args: (traces.append(1), logits(*args))[1])
+    monkeypatch.setattr(
+        type(trainer.model), "logits", lambda *args, **kwargs: (traces.append(1), logits(*args, **kwargs))[1]
+    )
     step = make_train_step(trainer.model)
     for batch in trainer.loader.batches():
         news = step(batch, batch.num_samples, False)

@@ -16,7 +16,7 @@ def require_rows(
     num_bad: tf.Tensor,
     batches: Sequence[Batch],
     inputs: Sequence[Input],
-    num_rows: Sequence[int],
+    num_rows: Sequence[int | None],
 ) -> list[tf.Tensor]:
     """Returns `values` if there are no bad ids, and fails otherwise.
 
@@ -25,7 +25,7 @@ def require_rows(
         num_bad: An integer, how many of the ids are no rows.
         batches: The ids.
         inputs: Those of the batches, in their order.
-        num_rows: Rows of the table of each input.
+        num_rows: Rows of the table of each input; None: any number is an id.
 
     Raises:
         tf.errors.InvalidArgumentError: There are; the message names the first, its input, and its table.
@@ -35,12 +35,23 @@ def require_rows(
         return [tf.identity(value) for value in values]
 
 
-def _fail(batches: Sequence[Batch], inputs: Sequence[Input], num_rows: Sequence[int]) -> tf.Tensor:
-    limits = tf.constant(list(num_rows), tf.int64)
+def count_bad(batch: Batch, num_rows: Sequence[int | None]) -> tf.Tensor:
+    """Counts the ids of a batch that are no rows; `num_rows` has one for each input, or None: any number is an id."""
+    return tf.math.count_nonzero(_is_bad(batch.ids, tf.repeat(tf.range(len(num_rows)), batch.counts), num_rows))
+
+
+def _is_bad(ids: tf.Tensor, numbers: tf.Tensor, num_rows: Sequence[int | None]) -> tf.Tensor:
+    """Says of ids of the inputs `numbers` whether they are no rows."""
+    limits = tf.gather(tf.constant([limit or 0 for limit in num_rows], tf.int64), numbers)
+    has_limit = tf.gather(tf.constant([limit is not None for limit in num_rows]), numbers)
+    return has_limit & ((ids < 0) | (ids >= limits))
+
+
+def _fail(batches: Sequence[Batch], inputs: Sequence[Input], num_rows: Sequence[int | None]) -> tf.Tensor:
+    limits = tf.constant([limit or 0 for limit in num_rows], tf.int64)
     ids = tf.concat([batch.ids for batch in batches], axis=0)
     numbers = tf.repeat(tf.range(len(inputs)), tf.concat([batch.counts for batch in batches], axis=0))
-    bad = (ids < 0) | (ids >= tf.gather(limits, numbers))
-    first = tf.argmax(tf.cast(bad, tf.int32))
+    first = tf.argmax(tf.cast(_is_bad(ids, numbers, num_rows), tf.int32))
     number = numbers[first]
     # No quotes: an Assert in a graph escapes them.
     message = tf.strings.join(

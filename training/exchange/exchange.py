@@ -58,13 +58,16 @@ class Exchange:
         self._send_rows = RowExchange(ranks, formats, name=f"{name}_rows")
         self._nothing_owned = nothing_owned
 
-    def look_up(self, layout: Layout, batch: Batch, combiners: Combiners) -> dict[int, tf.Tensor]:
+    def look_up(
+        self, layout: Layout, batch: Batch, combiners: Combiners, *, training: bool | tf.Tensor = False
+    ) -> dict[int, tf.Tensor]:
         """Looks up the inputs whose tables lie elsewhere.
 
         Args:
             layout: Says which.
             batch: The ids of all inputs of the layer.
             combiners: One for each input of the layer.
+            training: As maps of rows want to know it.
 
         Returns:
             By input, float32 [B, dim], or [n, dim] for the n ids of an input without a combiner.
@@ -76,7 +79,8 @@ class Exchange:
         requests = [self._request(layout, rank, batch, unique) for rank in range(self._ranks.size)]
         message, splits = write_requests(requests)
         received, received_splits = self._ranks.alltoall(message, splits, name=f"{self._name}_ids")
-        answer, send = self._answer(layout, received, received_splits, combiners, weighted=batch.weights is not None)
+        asked = self._read(layout, received, received_splits, weighted=batch.weights is not None)
+        answer, send = self._answer(layout, asked, received_splits, combiners, training=training)
         receive = [_expected(layout, rank, request, batch.size) for rank, request in enumerate(requests)]
         returned = self._send_rows(answer, send, receive)
         return self._assemble(layout, split_segments(returned, receive), unique, batch.size, combiners)
@@ -87,8 +91,25 @@ class Exchange:
         row_ids = tuple(found.within(found.table.shards_of(rank)[0]) for found in asked)
         return Request(batch.select(numbers) if numbers else None, row_ids)
 
+    def _read(self, layout: Layout, received: tf.Tensor, splits: tf.Tensor, *, weighted: bool) -> list[Request]:
+        """Reads what all ranks ask of this one."""
+        return read_requests(
+            received,
+            splits,
+            num_ranks=self._ranks.size,
+            num_inputs=len(layout.pooled[self._ranks.rank].numbers),
+            num_tables=len(layout.rows_of(self._ranks.rank)),
+            weighted=weighted,
+        )
+
     def _answer(
-        self, layout: Layout, received: tf.Tensor, splits: tf.Tensor, combiners: Combiners, *, weighted: bool
+        self,
+        layout: Layout,
+        asked: Sequence[Request],
+        splits: tf.Tensor,
+        combiners: Combiners,
+        *,
+        training: bool | tf.Tensor,
     ) -> tuple[tf.Tensor, list[list[Rows]]]:
         """Looks up what all ranks ask of this one; returns the message, and its segments by rank."""
         rank, num_ranks = self._ranks.rank, self._ranks.size
@@ -99,21 +120,14 @@ class Exchange:
             nothing = tf.unstack(tf.cast(tf.minimum(splits, 0), tf.int64), num=num_ranks)
             return tf.convert_to_tensor(self._nothing_owned), [[Rows(size, 1, self._no_rows)] for size in nothing]
         group, tables = layout.pooled[rank], layout.rows_of(rank)
-        asked = read_requests(
-            received,
-            splits,
-            num_ranks=num_ranks,
-            num_inputs=len(group.numbers),
-            num_tables=len(tables),
-            weighted=weighted,
-        )
-        blocks, counts = self._pool(layout, [request.bags for request in asked if request.bags], combiners)
+        bags = [request.bags for request in asked if request.bags]
+        blocks, counts = self._pool(layout, bags, combiners, training=training)
         wires = [wire for _, _, wire in group.blocks]
         for at, table in enumerate(tables):
             ids = [request.row_ids[at] for request in asked]
             sizes = tf.stack([tf.size(of_rank, out_type=tf.int64) for of_rank in ids])
             for shard in table.shards_of(rank):
-                blocks.append(self._held.rows(table.table, shard, tf.concat(ids, axis=0)))
+                blocks.append(self._held.rows(table.table, shard, tf.concat(ids, axis=0), training=training))
                 counts.append(sizes)
                 wires.append(table.wire)
         of_ranks = zip(*(tf.unstack(count, num=num_ranks) for count in counts), strict=True)
@@ -122,14 +136,14 @@ class Exchange:
         return join_segments(blocks, counts, num_ranks), send
 
     def _pool(
-        self, layout: Layout, bags: Sequence[Batch], combiners: Combiners
+        self, layout: Layout, bags: Sequence[Batch], combiners: Combiners, *, training: bool | tf.Tensor
     ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
         """Pools the bags of all ranks: for each width the rows [samples * features, width], and how many by rank."""
         group = layout.pooled[self._ranks.rank]
         if not group.features:
             return [], []
         whole = join_ranks(bags, [group.numbers.index(feature.number) for feature in group.features])
-        columns = self._held.pool(group.features, whole, combiners)
+        columns = self._held.pool(group.features, whole, combiners, training=training)
         parts = tf.split(columns, [count * width for count, width, _ in group.blocks], axis=1)
         sizes = tf.stack([part.size for part in bags])
         blocks = [tf.reshape(part, [-1, width]) for part, (_, width, _) in zip(parts, group.blocks, strict=True)]

@@ -110,18 +110,19 @@ class RankingModel:
             tf.TensorSpec([None], tf.float32),
         )
 
-    def logits(self, dense: tf.Tensor, ids: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
+    def logits(self, dense: tf.Tensor, ids: tf.Tensor, lengths: tf.Tensor, *, training: bool = False) -> tf.Tensor:
         """Scores this rank's part of a batch; collective.
 
         Args:
             dense: float32 [B, num_dense].
             ids: int64 [N], feature-major.
             lengths: int32 [F, B].
+            training: Whether a step of training follows; see `DistributedEmbedding.lookup`.
 
         Returns:
             float32 [B].
         """
-        return self.dense((dense, self.embedding.lookup(ids, lengths)))
+        return self.dense((dense, self.embedding.lookup(ids, lengths, training=training)))
 
 
 def plan_tables(config: Config, dataset: PreparedDataset, *, num_ranks: int) -> Plan:
