@@ -46,6 +46,9 @@ class _Conversion:
     layers: tuple[tf_keras.layers.Embedding, ...]
 
 
+# What marks a layer whose table is not there yet.
+_PLACEHOLDER = "rankhouse_placeholder"
+
 # By converted model. Not attributes of it: Keras would count the original's variables as the model's.
 _conversions: WeakKeyDictionary[tf_keras.Model, _Conversion] = WeakKeyDictionary()
 
@@ -60,6 +63,7 @@ def placeholder_tables() -> Iterator[None]:
 
     def build(layer: tf_keras.layers.Embedding, input_shape: Any = None) -> None:
         layer.embeddings = layer.add_weight(name="embeddings", shape=(1, layer.output_dim), initializer="zeros")
+        setattr(layer, _PLACEHOLDER, True)
         layer.built = True
 
     keras_build = tf_keras.layers.Embedding.build
@@ -172,7 +176,20 @@ def _embedding_calls(model: tf_keras.Model) -> list[_Call]:
     ]
     if not calls:
         raise EmbeddingError(f"model {model.name!r} has no tf_keras.layers.Embedding; there is nothing to spread")
+    _check_ids(model, calls)
     return calls
+
+
+def _check_ids(model: tf_keras.Model, calls: Sequence[_Call]) -> None:
+    """Refuses ids that are computed from rows: all tables are looked up at once, before there is any row."""
+    for call in calls:
+        for other in calls:
+            if _behind([call.ids], [other.rows]):
+                raise EmbeddingError(
+                    f"model {model.name!r} computes ids of {call.layer.name!r} from rows of {other.layer.name!r}, but "
+                    "all tables are looked up in one exchange; use two DistributedEmbedding layers in the model's own "
+                    "code"
+                )
 
 
 def _replaced(model: tf_keras.Model, calls: Sequence[_Call], rows: Sequence[Any]) -> tf_keras.Model:
@@ -233,7 +250,7 @@ def _take_over_values(
     for number, variable in enumerate(dense):
         variable.assign(ranks.broadcast(variable, name=f"{embedding.name}_dense_{number}"))
     for number, layer in enumerate(layers):
-        if layer.embeddings.shape[0] != layer.input_dim:  # A placeholder.
+        if hasattr(layer, _PLACEHOLDER):
             continue
         table = ranks.broadcast(layer.embeddings, name=f"{embedding.name}_table_{number}")
         for shard in embedding.shards:

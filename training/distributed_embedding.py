@@ -63,6 +63,13 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
     calls the layer (and takes the gradient) the same number of times, with inputs of the same kinds. One rank and N
     ranks train the same tables, to float rounding; `exchange/exchange.py` says where sums have another order.
 
+    Keras' `save_weights`, `ModelCheckpoint` and `save` see what this rank holds, and no other: on several ranks each
+    would need a file of its own, which loads on as many ranks under the same plan. `get_weights`, `set_weights` and
+    checkpoints have whole tables, for any.
+
+    An id that is no row is found where it is looked up, and raised there alone: the launcher then ends all ranks. Where
+    a process outlives its error, as in a notebook, the others wait in the exchange until it ends.
+
     Example:
         embedding = DistributedEmbedding([EmbeddingSpec(1000, 16, "item"), EmbeddingSpec(50, 16, "shop")], ranks=ranks)
         ...
@@ -335,7 +342,10 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
         made = []
         for shard in own:
             shape = (shard.num_rows, shard.dim)
-            variable = self.add_weight(spec.name, shape=shape, initializer="zeros", dtype=tf.float32)
+            # Keras saves by name, optimizers name slots so: each slice needs one of its own, in each layer.
+            part = f"/columns_{shard.column_start}_{shard.column_stop}" if len(own) > 1 else ""
+            with tf.name_scope(f"{self.name}/"):
+                variable = self.add_weight(spec.name + part, shape=shape, initializer="zeros", dtype=tf.float32)
             for start, rows in values.blocks(shard):
                 write_rows(variable, start, rows)
             corners = (shard.row_start, shard.row_stop, shard.column_start, shard.column_stop)

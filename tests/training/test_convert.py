@@ -147,6 +147,13 @@ def test_placeholders_take_one_row_and_become_whole_tables() -> None:
     assert tf_keras.layers.Embedding(5, 2)(np.array([4])).shape == (1, 2)
 
 
+def test_a_placeholder_of_one_row_is_one() -> None:
+    layers = [tf_keras.layers.Embedding(1, 8, input_shape=(1,))]
+    with placeholder_tables():
+        model = tf_keras.Sequential(layers)
+    assert np.all(distributed_model(model).layers[-1].get_weights()[0] != 0)
+
+
 def test_the_guide_runs_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     guide = Path(__file__).parents[2] / "docs/moving_from_openembedding_and_hybridbackend.md"
     (script,) = re.findall(r"```python\n(.*?)```", guide.read_text(), re.DOTALL)
@@ -175,5 +182,10 @@ def test_what_cannot_be_spread_is_told() -> None:
     masked = tf_keras.Sequential([tf_keras.layers.Embedding(3, 2, mask_zero=True, input_shape=(1,))])
     with pytest.raises(EmbeddingError, match="mask_zero"):
         distributed_model(masked)
+    ids = tf_keras.Input((1,), dtype="int64")
+    best = tf.argmax(tf_keras.layers.Embedding(3, 5, name="users")(ids), axis=2)
+    chained = tf_keras.Model(ids, tf_keras.layers.Embedding(5, 2, name="groups")(best))
+    with pytest.raises(EmbeddingError, match=r"computes ids of 'groups' from rows of 'users'.*two Dis"):
+        distributed_model(chained)
     with pytest.raises(EmbeddingError, match="was not made by distributed_model"):
         save_standalone(dense, "nowhere")

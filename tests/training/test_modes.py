@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras
 
 from rankhouse.kernels.optimizer_settings import Adagrad, RowwiseAdagrad
 from rankhouse.kernels.reference.lookup import pooled_lookup
@@ -188,6 +189,17 @@ def test_refuses_an_optimizer_with_one_number_for_a_row_of_slices() -> None:
     one_table("column_wise", num_slices=2).check_optimizer(Adagrad())
     with pytest.raises(EmbeddingError, match="'a' is cut by columns, and RowwiseAdagrad keeps one number for each row"):
         one_table("column_wise", num_slices=2).check_optimizer(RowwiseAdagrad())
+
+
+@pytest.mark.parametrize("file", ["weights.h5", "all.weights.h5", "checkpoint"])
+def test_keras_saves_and_loads_each_slice(tmp_path: Path, file: str) -> None:
+    ids = tf_keras.Input((), dtype="int64")
+    models = [tf_keras.Model(ids, one_table("column_wise", num_slices=2)([ids, ids])) for _ in range(2)]
+    layers = [model.layers[-1] for model in models]
+    layers[0].set_weights([np.arange(24.0).reshape(6, 4)])
+    models[0].save_weights(tmp_path / file)
+    models[1].load_weights(tmp_path / file)
+    assert np.array_equal(layers[1].get_weights()[0], np.arange(24.0).reshape(6, 4))
 
 
 def test_tables_come_from_files_and_wrong_ones_are_refused(tmp_path: Path) -> None:

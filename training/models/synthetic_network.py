@@ -174,6 +174,10 @@ def _draw(uniform: NDArray[np.float64], num_rows: int, exponent: float) -> NDArr
     """Turns uniform numbers into ids as the benchmark's generator does."""
     if exponent == 0:
         return (uniform * num_rows).astype(np.int64)
-    power = 1 - exponent
-    positions: NDArray[np.float64] = (uniform * ((num_rows + 1.0) ** power - 1) + 1) ** (1 / power)
+    positions: NDArray[np.float64]
+    if exponent == 1:  # What the other formula tends to.
+        positions = (num_rows + 1.0) ** uniform
+    else:
+        power = 1 - exponent
+        positions = (uniform * ((num_rows + 1.0) ** power - 1) + 1) ** (1 / power)
     return np.minimum(positions, num_rows).astype(np.int64) - 1

@@ -10,28 +10,31 @@ import tensorflow as tf
 from rankhouse.training.ranks import Ranks
 
 _MARK = "rankhouse_owned"
-_names_of_owned: set[str] = set()
+# By name, the shapes of the variables that were marked.
+_owned_shapes: dict[str, set[tuple[int | None, ...]]] = {}
 
 
 def mark_owned(variable: tf.Variable) -> None:
     """Notes that only this rank holds a variable."""
     setattr(variable, _MARK, True)
-    _names_of_owned.add(_name(variable))
+    _owned_shapes.setdefault(_name(variable), set()).add(tuple(variable.shape))
 
 
 def is_owned(variable: tf.Variable) -> bool:
     """Whether only this rank holds a variable: one that was marked, or what a Keras optimizer keeps beside it.
 
     A Keras optimizer says only by their names to which variable its slots belong: "<optimizer>/<slot>/<variable>", or
-    "<optimizer>/<variable>/<slot>" for legacy ones. No slot is trainable, so the weights of a dense layer that is named
-    like a table, such as "tower/user/kernel", are none.
+    "<optimizer>/<variable>/<slot>" for legacy ones. Slots are not trainable and have their variable's shape, so neither
+    the kernel of a dense layer that is named like a table, "tower/user/kernel", nor what a normalization of this name
+    keeps, "tower/user/moving_mean", is one.
     """
     if hasattr(variable, _MARK):
         return True
     if variable.trainable:
         return False
-    parts = _name(variable).split("/")
-    return "/".join(parts[2:]) in _names_of_owned or "/".join(parts[1:-1]) in _names_of_owned
+    parts, shape = _name(variable).split("/"), tuple(variable.shape)
+    references = "/".join(parts[2:]), "/".join(parts[1:-1])
+    return any(shape in _owned_shapes.get(reference, ()) for reference in references)
 
 
 def broadcast_variables(variables: Sequence[tf.Variable], *, ranks: Ranks, root: int = 0) -> None:

@@ -118,25 +118,29 @@ def test_what_is_wrong_is_said(call: Any, error: type[Exception], message: str) 
 
 
 @pytest.mark.parametrize("use_gpu", [False, True])
-def test_integer_lookup_learns_keys_until_it_is_full(use_gpu: bool) -> None:
+def test_integer_lookup_learns_keys_as_they_come_until_it_is_full(use_gpu: bool) -> None:
     lookup = IntegerLookup(max_tokens=4, use_gpu=use_gpu)
     assert lookup.capacity == 5
-    assert lookup(tf.constant([12, 36, 42, 1138], tf.int64)).numpy().tolist() == [1, 2, 3, 4]
-    assert lookup(tf.constant([[12, 1138, 42], [42, 1000, 36]])).numpy().tolist() == [[1, 4, 3], [3, 0, 2]]
-    assert lookup.get_vocabulary() == [-1, 12, 36, 42, 1138]
+    assert lookup(tf.constant([12, 1138, 12], tf.int64)).numpy().tolist() == [1, 2, 1]
+    # Of three new keys the first two have room.
+    assert lookup(tf.constant([[42, 1138], [-1, 36], [12, 7]])).numpy().tolist() == [[3, 2], [0, 4], [1, 0]]
+    assert lookup(tf.constant([[12, 1138, 42], [42, 1000, 36]])).numpy().tolist() == [[1, 2, 3], [3, 0, 4]]
+    assert lookup.get_vocabulary() == [-1, 12, 1138, 42, 36]
     keras = tf_keras.layers.IntegerLookup(vocabulary=lookup.get_vocabulary()[1:])
     keys = tf.range(-2, 1200, dtype=tf.int64)
     np.testing.assert_array_equal(lookup(keys), keras(keys))
 
 
-def test_integer_lookup_is_the_same_for_any_order_of_large_batches() -> None:
-    """A batch far beyond what one launch of blocks held there, with keys that were sentinels there."""
+def test_integer_lookup_takes_large_batches_and_keys_that_were_sentinels() -> None:
     keys = np.random.default_rng(5).integers(-1000, 1000, 100_000)
-    one, other = IntegerLookup(3000), IntegerLookup(3000)
-    np.testing.assert_array_equal(one(tf.constant(keys)), other(tf.constant(keys[::-1]))[::-1])
-    vocabulary = one.get_vocabulary()
-    assert sorted(vocabulary) == sorted({-1, *keys.tolist()})
-    assert one(tf.constant([-1, -2, -3])).numpy().tolist() == [0, vocabulary.index(-2), vocabulary.index(-3)]
+    lookup = IntegerLookup(3000)
+    found = lookup(tf.constant(keys))
+    values, firsts = np.unique(keys[keys != -1], return_index=True)
+    vocabulary = [-1, *keys[keys != -1][np.sort(firsts)].tolist()]
+    assert lookup.get_vocabulary() == vocabulary
+    assert len(vocabulary) == len(values) + 1
+    np.testing.assert_array_equal(np.array(vocabulary)[found], keys)
+    assert lookup(tf.constant([-1, -2, -3])).numpy().tolist() == [0, vocabulary.index(-2), vocabulary.index(-3)]
 
 
 def test_integer_lookup_learns_in_training_and_in_functions_but_not_in_evaluation() -> None:
@@ -151,6 +155,7 @@ def test_integer_lookup_learns_in_training_and_in_functions_but_not_in_evaluatio
     model.fit(np.array([[7], [8], [7]]), np.zeros((3, 2)), verbose=0)
     assert lookup.get_vocabulary() == [-1, 7, 8]
     assert tf.function(lookup)(tf.ragged.constant([[9], []], dtype=tf.int64)).to_list() == [[3], []]
+    assert lookup(tf.sparse.from_dense([[0, 5], [9, 0]])).values.numpy().tolist() == [4, 3]
 
 
 def test_concatenated_features_read_their_own_rows() -> None:

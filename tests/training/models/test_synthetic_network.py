@@ -44,6 +44,9 @@ def test_ids_are_feature_major_and_follow_the_law() -> None:
     assert many.max() < 5000
     assert len(np.unique(many)) == pytest.approx(expected_unique(5000, 10_000, 1.05, (0, 5000)), rel=0.03)
     assert np.bincount(many)[0] == max(np.bincount(many))
+    near, exact = (next(synthetic_batches(MODEL, batch_size=1000, exponent=x)).ids.numpy() for x in (1 + 1e-9, 1.0))
+    assert np.abs(near - exact).max() <= 1
+    assert np.count_nonzero(near != exact) < 10
     first, second = islice(synthetic_batches(MODEL, batch_size=8, exponent=0), 2)
     assert not np.array_equal(first.ids, second.ids)
 

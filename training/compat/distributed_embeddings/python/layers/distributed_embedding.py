@@ -104,17 +104,15 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
         """Makes the tables that this rank holds; collective."""
         plan = self.strategy.make_plan([spec.name for spec in self._specs])
         table_map = self.strategy.input_table_map
-        # Optimizers name their slots after variables, so these need names of their own, whoever calls the layer.
-        with tf.name_scope(f"{self.name}/"):
-            self.tables = distributed_embedding.DistributedEmbedding(
-                self._specs,
-                input_table_map=table_map,
-                ranks=world(),
-                plan=plan,
-                seed=self.seed,
-                wire=self.wire,
-                name=self.name,
-            )
+        self.tables = distributed_embedding.DistributedEmbedding(
+            self._specs,
+            input_table_map=table_map,
+            ranks=world(),
+            plan=plan,
+            seed=self.seed,
+            wire=self.wire,
+            name=self.name,
+        )
         for variable in self.tables.owned_variables:
             variable.de_local = True
         self.built = True

@@ -1,7 +1,6 @@
 """The Keras layers `Embedding`, `IntegerLookup` and `ConcatOneHotEmbedding`."""
 
 from collections.abc import Sequence
-from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -77,9 +76,9 @@ class Embedding(layers.Embedding):
 class IntegerLookup(tf_keras.layers.Layer):  # type: ignore[misc]
     """Turns integer keys into ids from 1 on, learning the keys that it is called with; 0 stands for unknown ones.
 
-    New keys of one call get their ids in rising order. Once `max_tokens` keys have one, others are 0, and so is -1,
-    always. `evaluate` and `predict` add none. On several ranks all learn the keys of all, so an id means the same on
-    each; every rank must call the layer in every step of training.
+    New keys get their ids in the order in which they first appear, those of rank 0 first. Once `max_tokens` keys have
+    one, others are 0, and so is -1, always. `evaluate` and `predict` add none. On several ranks all learn the keys of
+    all, so an id means the same on each; every rank must call the layer in every step of training.
     """
 
     def __init__(self, max_tokens: int, use_gpu: bool = True, **kwargs: Any) -> None:
@@ -97,23 +96,30 @@ class IntegerLookup(tf_keras.layers.Layer):  # type: ignore[misc]
         self.max_tokens = int(max_tokens)
         self.capacity = self.max_tokens + 1
         self.use_gpu = use_gpu
-        ranks = world()
-        gather = None if ranks.size == 1 else partial(ranks.allgather, name=f"{self.name}_keys")
-        self._dynamic = DynamicVocabulary(self.max_tokens, gather=gather, name=f"{self.name}_vocabulary")
+        self._dynamic = DynamicVocabulary(self.max_tokens, name=f"{self.name}_vocabulary")
+        with tf.device("CPU:0"):
+            # The vocabulary gives new keys rising ids in the order of their values: here is the id of each of those.
+            self._ids = self.add_weight("ids", (self.capacity,), tf.int64, "zeros", trainable=False)
 
     def call(self, inputs: Any, training: bool | tf.Tensor = True) -> Any:
         """Gives int64 ids in the place of keys, int32 or int64 of any shape, dense, ragged or sparse."""
         values = inputs if isinstance(inputs, tf.RaggedTensor | tf.SparseTensor) else tf.convert_to_tensor(inputs)
-        if training is not False:
-            keys = getattr(values, "flat_values", getattr(values, "values", values))
-            keys = tf.reshape(keys, [-1])
-            self._dynamic(tf.boolean_mask(keys, keys != _UNKNOWN_KEY), training=training)
-        return self._dynamic(values, training=False)
+        keys = getattr(values, "flat_values", getattr(values, "values", values))
+        if isinstance(training, tf.Tensor):
+            tf.cond(tf.cast(training, tf.bool), lambda: self._learn(keys), tf.no_op)
+        elif training is not False:
+            self._learn(keys)
+        found = self._dynamic(values, training=False)
+        if isinstance(found, tf.RaggedTensor):
+            return found.with_flat_values(tf.gather(self._ids, found.flat_values))
+        if isinstance(found, tf.SparseTensor):
+            return found.with_values(tf.gather(self._ids, found.values))
+        return tf.gather(self._ids, found)
 
     def get_vocabulary(self) -> list[int]:
         """Returns the keys in the order of their ids, after -1 for the unknown ones."""
         entries = self._dynamic.vocabulary.export()
-        ids, keys = entries.ids.numpy(), entries.keys.numpy()
+        ids, keys = tf.gather(self._ids, entries.ids).numpy(), entries.keys.numpy()
         known = sorted((number, key) for number, key in zip(ids.tolist(), keys.tolist(), strict=True) if number)
         return [_UNKNOWN_KEY, *(key for _, key in known)]
 
@@ -124,6 +130,25 @@ class IntegerLookup(tf_keras.layers.Layer):  # type: ignore[misc]
     def get_config(self) -> dict[str, Any]:
         """Returns what makes an equal, empty layer."""
         return {**super().get_config(), "max_tokens": self.max_tokens, "use_gpu": self.use_gpu}
+
+    def _learn(self, keys: tf.Tensor) -> tf.Operation:
+        """Takes note of the keys [...] of all ranks, and gives the next ids to those that have none and still fit."""
+        keys = tf.cast(tf.reshape(keys, [-1]), tf.int64)
+        own = tf.unique_with_counts(tf.boolean_mask(keys, keys != _UNKNOWN_KEY), tf.int64)
+        seen = tf.stack([own.y, own.count], axis=1)
+        if world().size > 1:
+            seen = world().allgather(seen, name=f"{self.name}_keys")
+        keys, first = tf.unique(seen[:, 0])
+        counts = tf.math.unsorted_segment_sum(seen[:, 1], first, tf.size(keys))
+        vocabulary = self._dynamic.vocabulary
+        size, is_new = vocabulary.size(), vocabulary.lookup(keys) == 0
+        fits = ~is_new | (tf.cumsum(tf.cast(is_new, tf.int64)) + size <= self.max_tokens)
+        new = tf.boolean_mask(keys, is_new & fits)
+        step = self._dynamic.step.assign_add(1)
+        vocabulary.observe(tf.boolean_mask(keys, fits), tf.boolean_mask(counts, fits), step=step)
+        ids = size + 1 + tf.range(tf.size(new, tf.int64))
+        self._ids.scatter_update(tf.IndexedSlices(ids, vocabulary.lookup(new)))
+        return tf.no_op()
 
 
 @tf_keras.saving.register_keras_serializable("distributed_embeddings")
