@@ -1,10 +1,14 @@
-"""Training throughput on 1 and 2 ranks, beside the same DLRM in plain Keras and in plain Horovod data parallel.
+"""Training steps of DLRM on 1 and 2 ranks, beside plain Keras, plain Horovod data parallel, and TorchRec.
 
     rankhouse bench train_throughput
+    rankhouse bench train_throughput --shapes dim16 --batch-sizes 8192 --candidates keras rankhouse
 
-Candidates take turns in processes of their own, on the same prepared dataset and the same global batches; the figure of
-a turn is the median over its steps, the figure shown the median over its turns. Each candidate gets the environment
-that it comes with: ours the allocator settings of our launcher, which plain Keras gets as well in a row of its own.
+26 tables of Criteo's Kaggle sizes, of at most 1M rows each, and Adagrad. The same samples and the same model for all.
+Candidates take turns in processes of their own; a ratio is the median over turns of that to the peer in the same turn.
+Each candidate gets the environment that it comes with: ours the allocator settings of our launcher, which the peers get
+as well in rows of their own. Plain Keras computes interactions by TensorFlow's own operations. TorchRec: table-wise
+EmbeddingBagCollection with a fused optimizer, DistributedDataParallel dense layers, Gloo. All of it takes some 25
+minutes and 14 GiB of memory on two idle cores; `--turns 1 --shapes dim16` is 3 minutes.
 """
 
 import argparse
@@ -12,125 +16,129 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
 from rich.console import Console
-from rich.table import Table
 
-from benchmarks.support.machine import describe_machine, example_dataset
+from benchmarks.support.dlrm.shapes import SHAPES
+from benchmarks.support.machine import describe_machine
+from benchmarks.support.peers import CHECKOUT, peers_python, peers_versions
+from benchmarks.support.progress import progress
+from benchmarks.support.sheet import Sheet, report
+from rankhouse.training.runs.launch import ALLOCATOR
 
-WARMUP_STEPS = 5
+BATCH_SIZES = (2048, 8192, 32768)
+TURN_SECONDS = 600
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """What is measured.
+
+    Attributes:
+        label: What it is called in the results.
+        worker: The candidate's name in its process.
+        num_ranks: Processes that train together.
+        peer: The candidate that its ratio is to.
+        allocator: Whether it runs with our launcher's settings of glibc.
+    """
+
+    label: str
+    worker: str
+    num_ranks: int
+    peer: str
+    allocator: bool = True
+
+    @property
+    def is_torch(self) -> bool:
+        """Whether it runs in the peers' environment."""
+        return self.worker.startswith("torchrec")
+
+
+CANDIDATES = {
+    "keras": Candidate("plain Keras", "keras", 1, "keras", allocator=False),
+    "keras_allocator": Candidate("plain Keras, our allocator", "keras", 1, "keras"),
+    "keras_bfloat16": Candidate("plain Keras, mixed bfloat16", "keras_bfloat16", 1, "keras", allocator=False),
+    "rankhouse": Candidate("Rankhouse", "rankhouse", 1, "keras"),
+    "rankhouse_bfloat16": Candidate("Rankhouse, mixed bfloat16", "rankhouse_bfloat16", 1, "keras"),
+    "horovod": Candidate("plain Horovod data parallel", "keras", 2, "horovod", allocator=False),
+    "torchrec": Candidate("TorchRec, row-wise Adagrad", "torchrec", 2, "horovod", allocator=False),
+    "torchrec_allocator": Candidate("TorchRec, row-wise Adagrad, our allocator", "torchrec", 2, "horovod"),
+    "torchrec_elementwise": Candidate("TorchRec, Adagrad", "torchrec_elementwise", 2, "horovod", allocator=False),
+    "rankhouse_2": Candidate("Rankhouse", "rankhouse", 2, "horovod"),
+    "rankhouse_2_bfloat16": Candidate("Rankhouse, mixed bfloat16", "rankhouse_bfloat16", 2, "horovod"),
+}
+
+# The others are what the peers have besides.
+DEFAULT_CANDIDATES = [name for name in CANDIDATES if name not in ("keras_bfloat16", "torchrec_elementwise")]
+
+# By shape, batch size and candidate: the seconds of a step in each turn.
+Figures = dict[tuple[str, int, str], list[float]]
 
 
 def main() -> None:
-    """Measures all candidates in turn, or is one candidate's process."""
+    """Measures all candidates in turn, and prints medians and ratios."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batch-size", type=int, default=8192, help="samples per step over all ranks")
-    parser.add_argument("--steps", type=int, default=30, help="timed steps of a turn")
+    parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
+    parser.add_argument("--batch-sizes", nargs="+", type=int, default=BATCH_SIZES, help="samples of a step, all ranks")
+    parser.add_argument("--candidates", nargs="+", choices=CANDIDATES, default=DEFAULT_CANDIDATES)
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--candidate", choices=["rankhouse", "keras"], help=argparse.SUPPRESS)
-    parser.add_argument("--set", dest="settings", action="append", default=[], help="as of `rankhouse train`")
-    parser.add_argument("--dataset", type=Path, help="a prepared dataset; by default one of 400,000 synthetic rows")
+    parser.add_argument("--output", type=Path, help="also write it as markdown")
     options = parser.parse_args()
-    if options.candidate:
-        measure(options)
+    if any(CANDIDATES[name].is_torch for name in options.candidates):
+        peers_python()
+    console, figures = Console(), Figures()
+    with progress(console) as show:
+        for turn in range(options.turns):
+            for shape in options.shapes:
+                for name in options.candidates:
+                    show(f"turn {turn + 1} of {options.turns}: {shape}, {name}")
+                    for batch_size, seconds in run_candidate(CANDIDATES[name], shape, options.batch_sizes).items():
+                        figures.setdefault((shape, batch_size, name), []).append(seconds)
+    before = [f"{describe_machine()}; {peers_versions()}", f"Medians of {options.turns} turns; milliseconds of a step."]
+    sheets = [sheet(figures, shape, options) for shape in options.shapes]
+    report(console, before, sheets, [], options.output)
+
+
+def sheet(figures: Figures, shape: str, options: argparse.Namespace) -> Sheet:
+    """Returns the table of a shape: for each batch size milliseconds, and how many times as fast as the peer."""
+    lines = []
+    for name in options.candidates:
+        candidate = CANDIDATES[name]
+        cells = []
+        for batch_size in options.batch_sizes:
+            own, peers = figures[shape, batch_size, name], figures.get((shape, batch_size, candidate.peer), [])
+            cells.append(f"{1e3 * median(own):.1f}")
+            cells.append(f"{median(peer / it for it, peer in zip(own, peers, strict=True)):.2f}x" if peers else "")
+        lines.append([candidate.label, str(candidate.num_ranks), *cells])
+    heads = [head for size in options.batch_sizes for head in (f"batch {size}, ms", "of the peer's speed")]
+    return Sheet(f"{SHAPES[shape]}", ["candidate", "ranks", *heads], lines)
+
+
+def run_candidate(candidate: Candidate, shape: str, batch_sizes: list[int]) -> dict[int, float]:
+    """Returns for each batch size the median seconds of a step of one turn."""
+    arguments = [candidate.worker, shape, *map(str, batch_sizes)]
+    if candidate.is_torch:
+        command = [str(peers_python()), "-m", "torch.distributed.run", "--standalone"]
+        command += ["--nproc-per-node", str(candidate.num_ranks), "-m", "benchmarks.support.dlrm.in_torchrec"]
     else:
-        compare(options)
-
-
-def compare(options: argparse.Namespace) -> None:
-    """Runs the candidates in turn and prints medians and ratios."""
-    from rankhouse.training.runs.launch import ALLOCATOR
-
-    dataset = options.dataset or example_dataset()
-    ours = {"GLIBC_TUNABLES": ALLOCATOR}
-    candidates: list[tuple[str, str, int, dict[str, str]]] = [
-        ("plain Keras", "keras", 1, {}),
-        ("plain Keras, our allocator", "keras", 1, ours),
-        ("Rankhouse", "rankhouse", 1, ours),
-        ("plain Horovod data parallel", "keras", 2, {}),
-        ("Rankhouse", "rankhouse", 2, ours),
-    ]
-    rates: list[list[float]] = [[] for _ in candidates]
-    for _ in range(options.turns):
-        for figures, (_, candidate, num_ranks, environment) in zip(rates, candidates, strict=True):
-            figures.append(run_candidate(candidate, num_ranks, environment, dataset, options))
-    console = Console()
-    console.print(describe_machine(), highlight=False)
-    console.print(f"settings besides the defaults: {', '.join(options.settings) or 'none'}", highlight=False)
-    table = Table(title=f"DLRM, batch {options.batch_size}: samples/s, medians of {options.turns} turns")
-    for column in ("candidate", "ranks", "samples/s", "of the peer on as many ranks"):
-        table.add_column(column, justify="left" if column == "candidate" else "right")
-    peers = {1: median(rates[0]), 2: median(rates[3])}
-    for (name, _, num_ranks, _), figures in zip(candidates, rates, strict=True):
-        table.add_row(name, str(num_ranks), f"{median(figures):,.0f}", f"{median(figures) / peers[num_ranks]:.2f}x")
-    console.print(table)
-
-
-def run_candidate(
-    candidate: str, num_ranks: int, environment: dict[str, str], dataset: Path, options: argparse.Namespace
-) -> float:
-    """Returns the samples per second of one turn."""
-    command = [sys.executable, "-m", "benchmarks.train_throughput", "--candidate", candidate]
-    command += ["--dataset", str(dataset), "--batch-size", str(options.batch_size), "--steps", str(options.steps)]
-    command += [word for setting in options.settings for word in ("--set", setting)]
-    if num_ranks > 1:
-        horovodrun = str(Path(sys.executable).with_name("horovodrun"))
-        command = [horovodrun, "-np", str(num_ranks), "--gloo", *command]
-    done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True)
-    figures = [line for line in done.stdout.splitlines() if "samples_per_second" in line]
-    if not figures:
-        raise SystemExit(f"{candidate} on {num_ranks} ranks gave no figure:\n{done.stdout}\n{done.stderr[-3000:]}")
-    # horovodrun puts the rank's name before each line.
-    return float(json.loads(figures[0][figures[0].index("{") :])["samples_per_second"])
-
-
-def measure(options: argparse.Namespace) -> None:
-    """Is one rank of one candidate: trains some steps and prints the rate over all ranks."""
-    import tensorflow as tf
-
-    from rankhouse.training.config import override, parse_config
-    from rankhouse.training.data.loader import BatchLoader
-    from rankhouse.training.data.prepared import PreparedDataset
-    from rankhouse.training.ranks import Ranks
-
-    ranks = Ranks.init()
-    num_threads = max(1, len(os.sched_getaffinity(0)) // ranks.size)
-    tf.config.threading.set_intra_op_parallelism_threads(num_threads)
-    tf.config.threading.set_inter_op_parallelism_threads(num_threads)
-    config = override(
-        parse_config("", source="defaults"), [f"training.batch_size={options.batch_size}", *options.settings]
+        command = [sys.executable, "-m", "benchmarks.support.dlrm.in_tensorflow"]
+        if candidate.num_ranks > 1:
+            horovodrun = str(Path(sys.executable).with_name("horovodrun"))
+            command = [horovodrun, "-np", str(candidate.num_ranks), "--gloo", *command]
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    if candidate.allocator:
+        environment["GLIBC_TUNABLES"] = ALLOCATOR
+    done = subprocess.run(
+        [*command, *arguments], cwd=CHECKOUT, env=environment, capture_output=True, text=True, timeout=TURN_SECONDS
     )
-    dataset = PreparedDataset.open(options.dataset)
-    loader = BatchLoader(
-        dataset, "train", batch_size=options.batch_size, rank=ranks.rank, num_ranks=ranks.size, seed=1, shuffle=True
-    )
-    step: Callable[..., object]
-    if options.candidate == "keras":
-        from benchmarks.support.keras_baseline import KerasBaseline
-
-        step = KerasBaseline(config, dataset, num_ranks=ranks.size).step
-    else:
-        from rankhouse.training.models.ranking_model import RankingModel
-        from rankhouse.training.trainer import make_train_step
-
-        train_step = make_train_step(RankingModel.build(config, dataset, ranks=ranks))
-        step = partial(train_step, num_samples=options.batch_size, stop=False)
-    seconds = []
-    batches = loader.batches()
-    # All full batches: the last one of an epoch may be smaller.
-    for number in range(min(WARMUP_STEPS + options.steps, loader.num_steps - 1)):
-        batch = next(batches)
-        start = time.perf_counter()
-        step(batch)
-        if number >= WARMUP_STEPS:
-            seconds.append(time.perf_counter() - start)
-    if ranks.rank == 0:
-        print(json.dumps({"samples_per_second": options.batch_size / median(seconds)}), flush=True)
+    # Launchers put the rank's name before each line.
+    said = [json.loads(line[line.index("{") :]) for line in done.stdout.splitlines() if '"batch_size"' in line]
+    if len(said) != len(batch_sizes):
+        raise SystemExit(f"{candidate.label} gave no figures:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
+    return {line["batch_size"]: median(line["seconds"]) for line in said}
 
 
 if __name__ == "__main__":

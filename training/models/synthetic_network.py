@@ -50,7 +50,13 @@ class SyntheticNetwork(tf_keras.Model):  # type: ignore[misc]
     """
 
     def __init__(
-        self, model: SyntheticModel, *, ranks: Ranks | None = None, plan: Plan | None = None, seed: int = 0
+        self,
+        model: SyntheticModel,
+        *,
+        ranks: Ranks | None = None,
+        plan: Plan | None = None,
+        seed: int = 0,
+        precision: str = "float32",
     ) -> None:
         """Makes the tables that this rank holds, and the layers.
 
@@ -59,6 +65,8 @@ class SyntheticNetwork(tf_keras.Model):  # type: ignore[misc]
             ranks: The ranks that train together; by default this process alone.
             plan: Who holds which table; by default `make_plan`'s.
             seed: Of all initial values.
+            precision: Keras' policy of the hidden layers: "float32", or "mixed_bfloat16" for products of bfloat16. The
+                logit is float32 either way.
 
         Raises:
             PlanError: The plan is not for these tables or ranks.
@@ -76,9 +84,10 @@ class SyntheticNetwork(tf_keras.Model):  # type: ignore[misc]
         initializers = [tf_keras.initializers.GlorotUniform(seed + number) for number in range(len(model.mlp) + 1)]
         *hidden, last = zip((*model.mlp, 1), initializers, strict=True)
         self._layers_in_turn = [
-            tf_keras.layers.Dense(width, "relu", kernel_initializer=initializer) for width, initializer in hidden
+            tf_keras.layers.Dense(width, "relu", kernel_initializer=initializer, dtype=precision)
+            for width, initializer in hidden
         ]
-        self._layers_in_turn.append(tf_keras.layers.Dense(last[0], kernel_initializer=last[1]))
+        self._layers_in_turn.append(tf_keras.layers.Dense(last[0], kernel_initializer=last[1], dtype="float32"))
         width = model.layer_widths[0]
         for layer, units in zip(self._layers_in_turn, model.layer_widths[1:], strict=True):
             layer.build((None, width))
@@ -166,6 +175,27 @@ def make_synthetic_step(
         gradients = network.embedding.sum_gradients(tape.gradient(loss, variables), variables)
         optimizer.apply_gradients(zip(gradients, variables, strict=True))
         return loss
+
+    return step  # type: ignore[no-any-return]
+
+
+def make_embedding_step(
+    network: SyntheticNetwork, *, learning_rate: float = LEARNING_RATE
+) -> Callable[[SyntheticBatch, tf.Tensor], tf.Tensor]:
+    """Returns a function that looks a batch up and updates the tables by Adagrad: a step without the dense layers.
+
+    Its arguments are this rank's batch and the gradient float32 [B, E] of what is found; it returns one number of that.
+    """
+    tables = [shard.variable for shard in network.embedding.shards]
+    optimizer = Optimizer(Adagrad(), tables=tables, learning_rate=learning_rate)
+
+    @tf.function  # type: ignore[untyped-decorator]
+    def step(batch: SyntheticBatch, upstream: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            pooled = network.embedding.lookup(batch.ids, batch.lengths)
+        gradients = tape.gradient(pooled, tables, output_gradients=upstream)
+        optimizer.apply_gradients(zip(network.embedding.sum_gradients(gradients, tables), tables, strict=True))
+        return pooled[0, 0]
 
     return step  # type: ignore[no-any-return]
 
