@@ -59,15 +59,15 @@ def measure(options: argparse.Namespace) -> tuple[list[tuple[float, float]], lis
     from rankhouse.training.models.ranking_model import RankingModel
     from rankhouse.training.optimizers.optimizers import Optimizer
     from rankhouse.training.ranks import Ranks
-    from rankhouse.training.trainer import make_train_step
+    from rankhouse.training.train_step import TrainStep
 
     config = load_recipe("dlrm", overrides=[f"training.batch_size={options.batch_size}", *options.settings])
     dataset = PreparedDataset.open(options.dataset or example_dataset())
     ranks = Ranks(0, 1)
     loader = BatchLoader(dataset, "train", batch_size=options.batch_size, seed=1, shuffle=True)
-    noting = make_train_step(RankingModel.build(config, dataset, ranks=ranks))
+    noting = TrainStep(RankingModel.build(config, dataset, ranks=ranks))
     with patch.object(Optimizer, "_note", lambda *_: None):
-        plain = make_train_step(RankingModel.build(config, dataset, ranks=ranks))
+        plain = TrainStep(RankingModel.build(config, dataset, ranks=ranks))
     steps: list[Callable[[Batch, int, bool], object]] = [noting, plain]
     taken: tuple[list[tuple[float, float]], list[tuple[float, float]]] = ([], [])
     done, epoch = 0, 0

@@ -221,12 +221,14 @@ class ParallelConfig:
         wire_backward: In which format their gradients do.
         wire_max_error: The largest error of an element by rounding, relative to the largest of its row, that the first
             step may show; where it is larger, rows (or gradients) travel as float32, and the log says so.
+        overlap: Whether the ids of the next batch travel while this one is computed. Results are the same, to the bit.
     """
 
     data_parallel_threshold_rows: int = DATA_PARALLEL_THRESHOLD_ROWS
     wire_forward: WireDtype = "float32"
     wire_backward: WireDtype = "float32"
     wire_max_error: float = MAX_RELATIVE_ERROR
+    overlap: bool = True
 
     def __post_init__(self) -> None:
         threshold = self.data_parallel_threshold_rows

@@ -18,8 +18,9 @@ from rankhouse.training.errors import EmbeddingError, PlanError
 from rankhouse.training.exchange.batch import Batch
 from rankhouse.training.exchange.exchange import Exchange
 from rankhouse.training.exchange.held_tables import HeldTables
-from rankhouse.training.exchange.input_tensors import join_inputs, pack_input
+from rankhouse.training.exchange.input_tensors import PackedInput, join_inputs, pack_input
 from rankhouse.training.exchange.layout import Layouts
+from rankhouse.training.exchange.sent_ids import SentIds
 from rankhouse.training.exchange.unique_rows import UniqueIds
 from rankhouse.training.exchange.wire_format import WireFormat, table_formats
 from rankhouse.training.optimizers.shared_gradients import sum_gradients
@@ -75,6 +76,20 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
         ...
         gradients = tape.gradient(loss, variables)
         optimizer.apply_gradients(zip(embedding.sum_gradients(gradients, variables), variables))
+
+    The ids of the next batch may travel while this one is computed, here in a loop of one's own:
+
+        @tf.function(autograph=False)
+        def step(sent, labels, ids, lengths):
+            next_sent = embedding.send_ids(ids, lengths)
+            with tf.GradientTape() as tape:
+                loss = loss_of(embedding.lookup_sent(sent, training=True), labels)
+            ...
+            return next_sent
+
+        sent = embedding.send_ids(*first_ids)
+        for labels, next_ids in batches:
+            sent = step(sent, labels, *next_ids)
 
     Attributes:
         inputs: The inputs, in the order of the outputs.
@@ -186,12 +201,75 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
             tf.errors.InvalidArgumentError: An id is not a row of its table (with several ranks the one that looks it up
                 finds it), or a bag without a combiner has not one id.
         """
-        batch = Batch(ids, self._one_each(tf.cast(lengths, tf.int64)), weights)
-        combiners = [item.combiner or "sum" for item in self.inputs]
-        layout = self._layouts.of(combiners)
+        sent = self._send(self._packed(ids, lengths, weights), self._combiners, "ids")
+        return self.lookup_sent(sent, training=training)
+
+    def pack(
+        self, inputs: Sequence[Any], weights: Sequence[Any] | None = None
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor | None]:
+        """Puts one tensor for each input, as the layer is called with, together for `lookup` and `send_ids`.
+
+        Args:
+            inputs: As of `call`.
+            weights: As of `call`.
+
+        Returns:
+            ids int64 [N], lengths int64 [F, B], and weights float32 [N], or None where no input has any.
+
+        Raises:
+            EmbeddingError: The number of tensors, a shape or a dtype is wrong.
+        """
+        batch = join_inputs(self._pack_inputs(inputs, weights))
+        return batch.ids, batch.lengths, batch.weights
+
+    def send_ids(self, ids: tf.Tensor, lengths: tf.Tensor, weights: tf.Tensor | None = None) -> SentIds:
+        """Sends a packed batch's ids to the ranks that have their rows, and reads none of these; collective.
+
+        So it may be done for the next batch while this one trains: in the same `tf.function` it needs nothing from
+        the step, and the step nothing from it. Results are those of `lookup`, to the bit.
+
+        Args:
+            ids: As of `lookup`, like the others.
+            lengths: Of its bags.
+            weights: One for each id, or None.
+
+        Returns:
+            What `lookup_sent` takes, with `sent_spec` as its type.
+
+        Raises:
+            tf.errors.InvalidArgumentError: A bag without a combiner has not one id, or an id of a table whose rows
+                travel is not a row of it.
+        """
+        return self._send(self._packed(ids, lengths, weights), self._combiners, "next_ids")
+
+    def lookup_sent(self, sent: SentIds, *, training: bool | tf.Tensor = False) -> tf.Tensor:
+        """Looks up and pools a batch whose ids were sent, with the tables as they are now; collective.
+
+        Args:
+            sent: What `send_ids` of this layer returned.
+            training: As of `lookup`.
+
+        Returns:
+            float32 [B, E], as `lookup` does.
+
+        Raises:
+            EmbeddingError: Another layer, or one under another plan, sent it.
+            tf.errors.InvalidArgumentError: An id is not a row of its table.
+        """
+        layout = self._layouts.of(self._combiners)
+        if (bool(sent.requests), len(sent.unique)) != (layout.travels, len(layout.rows)):
+            raise EmbeddingError(f"{self.name!r} cannot look up these ids: another layer sent them; use its `send_ids`")
         if len(layout.local) == len(self.inputs):
-            return self._held.pool(layout.local, batch, combiners, training=training)
-        return tf.concat(self._look_up(batch, combiners, training), axis=1)
+            return self._held.pool(layout.local, sent.batch, self._combiners, training=training)
+        return tf.concat(self._look_up(sent, self._combiners, training), axis=1)
+
+    def sent_spec(self, *, weighted: bool = False) -> SentIds:
+        """Returns the types of what `send_ids` returns, for the signature of a `tf.function`.
+
+        Args:
+            weighted: Whether ids have weights.
+        """
+        return SentIds.spec(self._layouts.of(self._combiners), num_inputs=len(self.inputs), weighted=weighted)
 
     def call(
         self,
@@ -220,15 +298,9 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
     # Keras has AutoGraph convert `call` and all that it calls: seconds of work, and there is nothing to convert.
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def _call(self, inputs: Sequence[Any], weights: Sequence[Any] | None, training: bool | tf.Tensor) -> list[Any]:
-        given = {"inputs": inputs, "weights": [None] * len(self.inputs) if weights is None else weights}
-        for what, values in given.items():
-            if not isinstance(values, list | tuple) or len(values) != len(self.inputs):
-                count = len(values) if isinstance(values, list | tuple) else "one value that is not a list"
-                raise EmbeddingError(
-                    f"{self.name!r} was given {count} of {what}; expected a list of {len(self.inputs)}"
-                )
-        packed = [pack_input(*item) for item in zip(inputs, given["weights"], self.inputs, strict=True)]
-        rows = self._look_up(join_inputs(packed), [item.combiner for item in packed], training)
+        packed = self._pack_inputs(inputs, weights)
+        combiners = [item.combiner for item in packed]
+        rows = self._look_up(self._send(join_inputs(packed), combiners, "ids"), combiners, training)
         return [item.output(found) for item, found in zip(packed, rows, strict=True)]
 
     def sum_gradients(self, gradients: Sequence[Any], variables: Sequence[tf.Variable]) -> list[Any]:
@@ -303,6 +375,24 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
         inputs = [asdict(item) for item in self.inputs]
         return {**super().get_config(), "embeddings": embeddings, "inputs": inputs, "seed": self.seed}
 
+    def _pack_inputs(self, inputs: Sequence[Any], weights: Sequence[Any] | None) -> list[PackedInput]:
+        given = {"inputs": inputs, "weights": [None] * len(self.inputs) if weights is None else weights}
+        for what, values in given.items():
+            if not isinstance(values, list | tuple) or len(values) != len(self.inputs):
+                count = len(values) if isinstance(values, list | tuple) else "one value that is not a list"
+                raise EmbeddingError(
+                    f"{self.name!r} was given {count} of {what}; expected a list of {len(self.inputs)}"
+                )
+        return [pack_input(*item) for item in zip(inputs, given["weights"], self.inputs, strict=True)]
+
+    @property
+    def _combiners(self) -> list[str]:
+        """Those of a packed batch: one id for each sample needs none."""
+        return [item.combiner or "sum" for item in self.inputs]
+
+    def _packed(self, ids: tf.Tensor, lengths: tf.Tensor, weights: tf.Tensor | None) -> Batch:
+        return Batch(ids, self._one_each(tf.cast(lengths, tf.int64)), weights)
+
     def _one_each(self, lengths: tf.Tensor) -> tf.Tensor:
         apart = [number for number, item in enumerate(self.inputs) if item.combiner is None]
         if not apart:
@@ -314,9 +404,13 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
         ):
             return tf.identity(lengths)
 
-    def _look_up(self, batch: Batch, combiners: Sequence[str | None], training: bool | tf.Tensor) -> list[tf.Tensor]:
-        """Returns for each input [B, dim], or [n, dim] for its n ids where it has no combiner."""
+    def _send(self, batch: Batch, combiners: Sequence[str | None], name: str) -> SentIds:
         layout = self._layouts.of(combiners)
+        return self._exchange.send(layout, batch, name=name) if layout.travels else SentIds.of(batch)
+
+    def _look_up(self, sent: SentIds, combiners: Sequence[str | None], training: bool | tf.Tensor) -> list[tf.Tensor]:
+        """Returns for each input [B, dim], or [n, dim] for its n ids where it has no combiner."""
+        layout, batch = self._layouts.of(combiners), sent.batch
         found: dict[int, tf.Tensor] = {}
         if layout.local:
             numbers = [feature.number for feature in layout.local]
@@ -327,7 +421,7 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
             rows = self._held.rows(table.table, table.shards[0], unique.ids, training=training)
             found |= zip(table.numbers, unique.pool(rows, combiners), strict=True)
         if layout.travels:
-            found |= self._exchange.look_up(layout, batch, combiners, training=training)
+            found |= self._exchange.look_up(layout, sent, combiners, training=training)
         return [found[number] for number in range(len(self.inputs))]
 
     def _own(self, spec: EmbeddingSpec) -> dict[ShardSpec, tf.Variable]:

@@ -10,9 +10,7 @@ import time
 from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple, Protocol
-
-import tensorflow as tf
+from typing import Any
 
 from rankhouse.embedding_cache.format.version_record import EVENT_TIME
 from rankhouse.training.checkpoint.checkpoint import continue_checkpoint, load_checkpoint
@@ -26,12 +24,12 @@ from rankhouse.training.errors import CheckpointError, DatasetError, DivergedErr
 from rankhouse.training.evaluation import Evaluator
 from rankhouse.training.exchange.traffic import Traffic
 from rankhouse.training.models.ranking_model import RankingModel
-from rankhouse.training.optimizers.clipping import clipping_scale, owned_squared_norm
 from rankhouse.training.ranks import Ranks
 from rankhouse.training.runs.folder import Result, RunFolder
 from rankhouse.training.runs.observers import EvaluationMetrics, Observer, StepMetrics
 from rankhouse.training.runs.stop import StopRequest
 from rankhouse.training.runs.traffic import RunTraffic
+from rankhouse.training.train_step import TrainStep
 
 log = logging.getLogger(__name__)
 
@@ -103,12 +101,12 @@ class Trainer:
                 step.
         """
         settings, position = self.config.training, self.position
-        train_step = make_train_step(self.model)
+        train_step = TrainStep(self.model, overlap=self.config.parallel.overlap and self.ranks.size > 1)
         self.ranks.traffic.restart()
         window = StepWindow(position, self.ranks.traffic)
         with closing(self._saver), closing(self._batches()) as batches:
-            for batch, num_samples in batches:
-                news = train_step(batch, num_samples, bool(stop), self._saver.has_failed)
+            for batch, num_samples, next_batch in batches:
+                news = train_step(batch, num_samples, bool(stop), self._saver.has_failed, next_batch=next_batch)
                 window.add(news.loss, num_samples)
                 if news.num_failed:
                     self._saver.wait()
@@ -139,13 +137,24 @@ class Trainer:
         documents = self.ranks.exchange_json(self.ranks.traffic.document(), name="traffic")
         return RunTraffic.of_ranks(documents, num_steps=self.position.step - self._first_step)
 
-    def _batches(self) -> Generator[tuple[Batch, int], None, None]:
-        """Yields this rank's part of each batch that is left, and the samples of that batch over all ranks."""
-        loader, batch_size = self.loader, self.config.training.batch_size
-        while self.position.step < self.num_steps:
-            epoch, first_step = divmod(self.position.step, loader.num_steps)
-            for step, batch in enumerate(loader.batches(first_step, epoch), first_step):
+    def _batches(self) -> Generator[tuple[Batch, int, Batch | None], None, None]:
+        """Yields this rank's part of each batch that is left, its samples over all ranks, and the part that follows."""
+        with closing(self._parts()) as parts:
+            current = next(parts, None)
+            while current is not None:
+                following = next(parts, None)
+                yield *current, None if following is None else following[0]
+                current = following
+
+    def _parts(self) -> Generator[tuple[Batch, int], None, None]:
+        loader, batch_size, at = self.loader, self.config.training.batch_size, self.position.step
+        while at < self.num_steps:
+            epoch, first_step = divmod(at, loader.num_steps)
+            last_step = min(loader.num_steps, first_step + self.num_steps - at)
+            steps = range(first_step, last_step)
+            for step, batch in zip(steps, loader.batches(first_step, epoch), strict=False):
                 yield batch, min(batch_size, loader.num_rows - step * batch_size)
+            at += len(steps)
 
     def _report(self, metrics: StepMetrics, observers: Sequence[Observer]) -> None:
         for observer in observers:
@@ -272,72 +281,6 @@ class StepWindow:
     def _clear(self) -> None:
         self._loss, self._num_steps, self._num_samples, self._seconds = 0.0, 0, 0, 0.0
         self._bytes = self._traffic.total()
-
-
-class StepNews(NamedTuple):
-    """What all ranks know after a step.
-
-    Attributes:
-        loss: The mean over the batch of all ranks.
-        num_stopping: How many ranks were told to stop.
-        num_failed: On how many ranks the checkpoint that is being written has failed.
-    """
-
-    loss: float
-    num_stopping: float
-    num_failed: float
-
-
-class TrainStep(Protocol):
-    """Does one step; collective."""
-
-    def __call__(self, batch: Batch, num_samples: int, stop: bool, save_failed: bool = False) -> StepNews:
-        """Takes this rank's part of a batch, the samples of the batch over all ranks, and what this rank knows."""
-
-
-def make_train_step(model: RankingModel) -> TrainStep:
-    """Returns the function that does a step of a model; collective."""
-    variables = model.optimizer.variables
-    # Stands in the sum of the gradients for what else the ranks tell each other: [loss, told to stop, could not save,
-    # squared norm of the gradients that only this rank has].
-    news_slot = tf.Variable(tf.zeros([4]), trainable=False)
-    scalar = tf.TensorSpec([], tf.float32)
-
-    flags = tf.TensorSpec([2], tf.float32)  # Told to stop, could not save.
-
-    @tf.function(input_signature=(*model.batch_signature, scalar, flags), autograph=False)  # type: ignore[untyped-decorator]
-    def step(
-        dense: tf.Tensor,
-        ids: tf.Tensor,
-        lengths: tf.Tensor,
-        labels: tf.Tensor,
-        num_samples: tf.Tensor,
-        flags: tf.Tensor,
-    ) -> tf.Tensor:
-        with tf.GradientTape() as tape:
-            logits = model.logits(dense, ids, lengths, training=True)
-            losses = tf.nn.sigmoid_cross_entropy_with_logits(labels, logits)
-            loss = tf.reduce_sum(losses) / num_samples
-        gradients = tape.gradient(loss, variables)
-        owned = owned_squared_norm(model.embedding, gradients, variables) if model.clip_norm else 0.0
-        news = tf.concat([loss[tf.newaxis], flags, tf.reshape(owned, [1])], axis=0)
-        *gradients, news = model.embedding.sum_gradients([*gradients, news], [*variables, news_slot])
-        scale = None
-        if model.clip_norm:
-            scale = clipping_scale(
-                model.embedding, gradients, variables, owned_squared_norm=news[3], clip_norm=model.clip_norm
-            )
-        model.optimizer.apply_gradients(zip(gradients, variables, strict=True), gradient_scale=scale)
-        return news[:3]
-
-    step.get_concrete_function()  # Traces now, so that the first step takes no longer than the others.
-
-    def train_step(batch: Batch, num_samples: int, stop: bool, save_failed: bool = False) -> StepNews:
-        flags = (float(stop), float(save_failed))
-        news = step(batch.dense, batch.ids, batch.lengths, batch.labels, float(num_samples), flags)
-        return StepNews(*news.numpy().tolist())
-
-    return train_step
 
 
 def _due(step: int, interval: int) -> bool:

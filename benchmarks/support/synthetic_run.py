@@ -19,7 +19,7 @@ from rankhouse.training.data.rows import Batch
 from rankhouse.training.models.ranking_model import RankingModel
 from rankhouse.training.ranks import Ranks
 from rankhouse.training.runs.folder import RunFolder
-from rankhouse.training.trainer import make_train_step
+from rankhouse.training.train_step import TrainStep
 
 TABLES = ("user", "item")
 DIM = 16
@@ -44,7 +44,7 @@ def make_run(folder: Path, *, num_rows: int, touched: Sequence[float]) -> tuple[
     run = RunFolder.create(folder / "run", load_recipe("dlrm", overrides=overrides))
     ranks, random = Ranks(0, 1), np.random.default_rng(1)
     model = RankingModel.build(run.config, dataset, ranks=ranks)
-    step, state = make_train_step(model), model.state
+    step, state = TrainStep(model), model.state
     checkpoints = []
     for number, share in enumerate((0.0, *touched)):
         if number:

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from rankhouse.kernels.optimizer_settings import Adagrad
 from rankhouse.training.distributed_embedding import DistributedEmbedding
+from rankhouse.training.exchange.sent_ids import SentIds
 from rankhouse.training.exchange.wire_format import WireFormat
 from rankhouse.training.optimizers.optimizers import Optimizer
 from rankhouse.training.plan import Plan, TableSpec, place
@@ -101,8 +102,7 @@ def spec(kind: str, dtype: tf.DType) -> Any:
     return tf.TensorSpec([None] if kind == "flat" else [None, 2], dtype)
 
 
-def train(ranks: Ranks, kinds: str) -> dict[str, np.ndarray]:
-    """Trains some steps; returns the outputs of this rank in the first, and the tables before and after."""
+def build_training(ranks: Ranks, kinds: str) -> tuple[DistributedEmbedding, Optimizer]:
     layer = build(ranks, kinds)
     variables = layer.trainable_variables
     refs = {shard.variable.ref() for shard in layer.shards}
@@ -112,7 +112,13 @@ def train(ranks: Ranks, kinds: str) -> dict[str, np.ndarray]:
         dense=[variable for variable in variables if variable.ref() not in refs],
         learning_rate=0.1,
     )
+    return layer, optimizer
 
+
+def train(ranks: Ranks, kinds: str) -> dict[str, np.ndarray]:
+    """Trains some steps; returns the outputs of this rank in the first, and the tables before and after."""
+    layer, optimizer = build_training(ranks, kinds)
+    variables = layer.trainable_variables
     weighted = [weighted for _ in NAMES[kinds] for _, _, weighted in KINDS[kinds]]
 
     def step(ids: list[Any], given: list[Any], factors: list[tf.Tensor]) -> list[Any]:
@@ -137,15 +143,48 @@ def train(ranks: Ranks, kinds: str) -> dict[str, np.ndarray]:
     return found
 
 
+def train_ahead(ranks: Ranks) -> dict[str, np.ndarray]:
+    """Trains the steps of the pooled layer, each of which sends the ids of the next batch; returns the tables."""
+    layer, optimizer = build_training(ranks, "pooled")
+    packed = (tf.TensorSpec([None], tf.int64), tf.TensorSpec([len(layer.inputs), None], tf.int64))
+    factors = signature("pooled")[2]
+
+    @tf.function(
+        input_signature=(layer.sent_spec(weighted=True), factors, *packed, tf.TensorSpec([None])), autograph=False
+    )
+    def step(
+        sent: SentIds, factors: list[tf.Tensor], ids: tf.Tensor, lengths: tf.Tensor, weights: tf.Tensor
+    ) -> SentIds:
+        next_sent = layer.send_ids(ids, lengths, weights)
+        variables = layer.trainable_variables
+        with tf.GradientTape() as tape:
+            outputs = tf.split(layer.lookup_sent(sent), [TABLES[item.table][1] for item in layer.inputs], axis=1)
+            loss = sum(_loss(*pair) for pair in zip(outputs, factors, strict=True)) / BATCH
+        gradients = layer.sum_gradients(tape.gradient(loss, variables), variables)
+        optimizer.apply_gradients(zip(gradients, variables, strict=True))
+        return next_sent
+
+    batches = [batch("pooled", number, ranks) for number in range(NUM_STEPS + 1)]
+    ids = [layer.pack(*each[:2]) for each in batches]
+    sent = layer.send_ids(*ids[0])
+    for number in range(NUM_STEPS):
+        sent = step(sent, batches[number][2], *ids[number + 1])
+    return {f"after/{spec.name}": table for spec, table in zip(layer.specs, layer.get_weights(), strict=True)}
+
+
 def train_all(ranks: Ranks, directory: Path) -> dict[str, Any]:
     """Trains both layers, and leaves what they found in a file of this rank; runs on each rank."""
-    for kinds in KINDS:
-        np.savez(directory / f"{kinds}-{ranks.size}-{ranks.rank}.npz", **train(ranks, kinds))
+    found = {kinds: train(ranks, kinds) for kinds in KINDS}
+    for kinds, arrays in found.items():
+        np.savez(directory / f"{kinds}-{ranks.size}-{ranks.rank}.npz", **arrays)
     layer = build(ranks, "pooled")
     tables = [np.arange(rows * dim, dtype=np.float32).reshape(rows, dim) for rows, dim, _, _ in TABLES.values()]
     layer.set_weights(tables)
     back = layer.get_weights(all_ranks=False)
     return {
+        "ahead": {
+            name: bool(np.array_equal(table, found["pooled"][name])) for name, table in train_ahead(ranks).items()
+        },
         "held": [[shard.table, *shard.variable.shape] for shard in layer.shards],
         "rounding": round_rows(ranks),
         "set": [bool(np.array_equal(*pair)) for pair in zip(back, tables, strict=False)],

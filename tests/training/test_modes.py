@@ -70,6 +70,22 @@ def test_n_ranks_train_as_one_does(together: list[dict[str, Any]], directory: Pa
             assert np.array_equal(parts[0], expected), (kinds, name)
 
 
+def test_ids_that_were_sent_ahead_change_no_bit_on_one_rank(alone: dict[str, Any]) -> None:
+    assert alone["ahead"] == {f"after/{name}": True for name in TABLES}
+
+
+@pytest.mark.horovod
+def test_ids_that_were_sent_ahead_change_no_bit(together: list[dict[str, Any]], alone: dict[str, Any]) -> None:
+    assert all(answer["ahead"] == alone["ahead"] for answer in together)
+
+
+def test_ids_that_another_layer_sent_are_refused() -> None:
+    ids, lengths = tf.constant([1, 2], tf.int64), tf.ones([2, 1], tf.int64)
+    local, travelling = one_table("data_parallel"), one_table("column_wise", num_slices=2)
+    with pytest.raises(EmbeddingError, match="another layer sent them"):
+        local.lookup_sent(travelling.send_ids(ids, lengths))
+
+
 @pytest.mark.horovod
 def test_ranks_hold_their_rectangles_and_take_whole_tables_apart(together: list[dict[str, Any]]) -> None:
     held = [

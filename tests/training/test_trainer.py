@@ -15,7 +15,8 @@ from rankhouse.training.models.trained_model import load_trained_model
 from rankhouse.training.ranks import Ranks
 from rankhouse.training.runs.folder import Result, RunFolder
 from rankhouse.training.runs.observers import EvaluationMetrics, MetricsFile, StepMetrics
-from rankhouse.training.trainer import Trainer, make_train_step
+from rankhouse.training.train_step import TrainStep
+from rankhouse.training.trainer import Trainer
 from tests.training.tiny_dataset import write_tiny_dataset
 
 SETTINGS = (
@@ -29,6 +30,7 @@ SETTINGS = (
     "model.top_mlp=[8]",
     "parallel.data_parallel_threshold_rows=10",
 )
+DIVERGING = ("optimizer.learning_rate=1e30", "optimizer.rule=sgd", "model.bottom_mlp=[]", "model.top_mlp=[]")
 
 
 class Never:
@@ -206,7 +208,7 @@ def test_a_step_is_traced_once_whatever_the_sizes(
     monkeypatch.setattr(
         type(trainer.model), "logits", lambda *args, **kwargs: (traces.append(1), logits(*args, **kwargs))[1]
     )
-    step = make_train_step(trainer.model)
+    step = TrainStep(trainer.model)
     for batch in trainer.loader.batches():
         news = step(batch, batch.num_samples, False)
     assert (news.num_stopping, news.num_failed) == (0, 0)
@@ -234,8 +236,7 @@ def test_what_changes_the_order_of_samples_cannot_change_in_a_run(
 
 
 def test_a_loss_that_is_no_number_ends_the_run(tmp_path: Path, dataset: Path) -> None:
-    settings = ("optimizer.learning_rate=1e30", "optimizer.rule=sgd", "model.bottom_mlp=[]", "model.top_mlp=[]")
-    run = make_run(tmp_path / "run", dataset, *settings)
+    run = make_run(tmp_path / "run", dataset, *DIVERGING)
     with pytest.raises(DivergedError, match="lower the learning rate"):
         train(run)
 

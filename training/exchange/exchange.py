@@ -6,7 +6,7 @@
     each rank     puts columns and rows together, and pools the rows
 
 Two exchanges forward and one backward, whatever the number of tables: an exchange costs milliseconds on Gloo, a copy
-microseconds.
+microseconds. The first one needs no row, so it may be made long before the second: while the batch before computes.
 
 Order of sums: pooled bags are added up by their owner in the order of their ids, and their gradients in the order of
 the global batch, both as one rank does it. Rows are pooled where they were asked for, with the bits of one rank; their
@@ -22,6 +22,7 @@ from rankhouse.training.exchange.held_tables import HeldTables
 from rankhouse.training.exchange.id_messages import Request, read_requests, write_requests
 from rankhouse.training.exchange.layout import Layout
 from rankhouse.training.exchange.row_messages import join_segments, split_segments
+from rankhouse.training.exchange.sent_ids import SentIds
 from rankhouse.training.exchange.unique_rows import UniqueIds
 from rankhouse.training.exchange.wire import RowExchange, Rows
 from rankhouse.training.exchange.wire_format import WireFormat
@@ -58,14 +59,29 @@ class Exchange:
         self._send_rows = RowExchange(ranks, formats, name=f"{name}_rows")
         self._nothing_owned = nothing_owned
 
-    def look_up(
-        self, layout: Layout, batch: Batch, combiners: Combiners, *, training: bool | tf.Tensor = False
-    ) -> dict[int, tf.Tensor]:
-        """Looks up the inputs whose tables lie elsewhere.
+    def send(self, layout: Layout, batch: Batch, *, name: str) -> SentIds:
+        """Sends the ids of the inputs whose tables lie elsewhere to those who have the tables.
 
         Args:
             layout: Says which.
             batch: The ids of all inputs of the layer.
+            name: Of the exchange, after that of the layer.
+
+        Raises:
+            tf.errors.InvalidArgumentError: An id of a table whose rows travel is not a row of it.
+        """
+        unique = UniqueIds.of_tables(layout.rows, batch, self._inputs)
+        message, splits = write_requests([_request(layout, rank, batch, unique) for rank in range(self._ranks.size)])
+        return SentIds.of(batch, unique, self._ranks.alltoall(message, splits, name=f"{self._name}_{name}"))
+
+    def look_up(
+        self, layout: Layout, sent: SentIds, combiners: Combiners, *, training: bool | tf.Tensor = False
+    ) -> dict[int, tf.Tensor]:
+        """Looks up the inputs whose ids were sent.
+
+        Args:
+            layout: The one that they were sent by.
+            sent: What `send` returned.
             combiners: One for each input of the layer.
             training: As maps of rows want to know it.
 
@@ -73,23 +89,16 @@ class Exchange:
             By input, float32 [B, dim], or [n, dim] for the n ids of an input without a combiner.
 
         Raises:
-            tf.errors.InvalidArgumentError: An id is not a row of its table; raised by the rank that looks it up.
+            tf.errors.InvalidArgumentError: An id of a pooled input is not a row of its table; raised by the rank that
+                looks it up.
         """
-        unique = UniqueIds.of_tables(layout.rows, batch, self._inputs)
-        requests = [self._request(layout, rank, batch, unique) for rank in range(self._ranks.size)]
-        message, splits = write_requests(requests)
-        received, received_splits = self._ranks.alltoall(message, splits, name=f"{self._name}_ids")
-        asked = self._read(layout, received, received_splits, weighted=batch.weights is not None)
-        answer, send = self._answer(layout, asked, received_splits, combiners, training=training)
-        receive = [_expected(layout, rank, request, batch.size) for rank, request in enumerate(requests)]
+        unique, size = sent.unique_ids(layout), sent.batch.size
+        requests, splits = sent.requests
+        asked = self._read(layout, requests, splits, weighted=bool(sent.weights))
+        answer, send = self._answer(layout, asked, splits, combiners, training=training)
+        receive = [_expected(layout, rank, unique, size) for rank in range(self._ranks.size)]
         returned = self._send_rows(answer, send, receive)
-        return self._assemble(layout, split_segments(returned, receive), unique, batch.size, combiners)
-
-    def _request(self, layout: Layout, rank: int, batch: Batch, unique: Sequence[UniqueIds]) -> Request:
-        numbers = layout.pooled[rank].numbers
-        asked = [found for found in unique if found.table.shards_of(rank)]
-        row_ids = tuple(found.within(found.table.shards_of(rank)[0]) for found in asked)
-        return Request(batch.select(numbers) if numbers else None, row_ids)
+        return self._assemble(layout, split_segments(returned, receive), unique, size, combiners)
 
     def _read(self, layout: Layout, received: tf.Tensor, splits: tf.Tensor, *, weighted: bool) -> list[Request]:
         """Reads what all ranks ask of this one."""
@@ -178,10 +187,21 @@ class Exchange:
         return outputs
 
 
-def _expected(layout: Layout, rank: int, request: Request, size: tf.Tensor) -> list[Rows]:
-    """Returns the segments of the message that answers a request."""
+def _request(layout: Layout, rank: int, batch: Batch, unique: Sequence[UniqueIds]) -> Request:
+    numbers = layout.pooled[rank].numbers
+    return Request(batch.select(numbers) if numbers else None, _row_ids(rank, unique))
+
+
+def _row_ids(rank: int, unique: Sequence[UniqueIds]) -> tuple[tf.Tensor, ...]:
+    """Returns the ids whose rows a rank has, for each table of which it has any."""
+    asked = [found for found in unique if found.table.shards_of(rank)]
+    return tuple(found.within(found.table.shards_of(rank)[0]) for found in asked)
+
+
+def _expected(layout: Layout, rank: int, unique: Sequence[UniqueIds], size: tf.Tensor) -> list[Rows]:
+    """Returns the segments of a rank's answer to what it was asked."""
     segments = [Rows(size * count, width, wire) for count, width, wire in layout.pooled[rank].blocks]
-    for table, ids in zip(layout.rows_of(rank), request.row_ids, strict=True):
+    for table, ids in zip(layout.rows_of(rank), _row_ids(rank, unique), strict=True):
         num_ids = tf.size(ids, out_type=tf.int64)
         segments += [Rows(num_ids, shard.dim, table.wire) for shard in table.shards_of(rank)]
     return segments

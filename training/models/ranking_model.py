@@ -11,6 +11,7 @@ from rankhouse.training.checkpoint.checkpoint import TrainingState
 from rankhouse.training.config import Config, OptimizerConfig
 from rankhouse.training.data.prepared import PreparedDataset
 from rankhouse.training.distributed_embedding import DistributedEmbedding
+from rankhouse.training.exchange.sent_ids import SentIds
 from rankhouse.training.exchange.wire_format import WireFormat, with_dtypes
 from rankhouse.training.models.dlrm import DLRM
 from rankhouse.training.optimizers.learning_rates import Decay, LearningRate, Warmup
@@ -123,6 +124,19 @@ class RankingModel:
             float32 [B].
         """
         return self.dense((dense, self.embedding.lookup(ids, lengths, training=training)))
+
+    def logits_of_sent(self, dense: tf.Tensor, sent: SentIds, *, training: bool = False) -> tf.Tensor:
+        """Scores this rank's part of a batch whose ids were sent by the tables' `send_ids`; collective.
+
+        Args:
+            dense: float32 [B, num_dense].
+            sent: The ids.
+            training: As of `logits`.
+
+        Returns:
+            float32 [B].
+        """
+        return self.dense((dense, self.embedding.lookup_sent(sent, training=training)))
 
 
 def plan_tables(config: Config, dataset: PreparedDataset, *, num_ranks: int) -> Plan:

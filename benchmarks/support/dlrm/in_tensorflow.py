@@ -21,7 +21,7 @@ from rankhouse.training.data.prepared import PreparedDataset, TableInfo
 from rankhouse.training.data.rows import Batch
 from rankhouse.training.models.ranking_model import RankingModel
 from rankhouse.training.ranks import Ranks
-from rankhouse.training.trainer import make_train_step
+from rankhouse.training.train_step import TrainStep
 
 
 def main() -> None:
@@ -57,7 +57,7 @@ def _trainer(candidate: str, shape: Shape, ranks: Ranks, *, precision: str) -> C
     if candidate == "keras":
         baseline = KerasBaseline(config, dataset, num_ranks=ranks.size)
         return lambda batch, _: baseline.step(batch)
-    train = make_train_step(RankingModel.build(config, dataset, ranks=ranks))
+    train = TrainStep(RankingModel.build(config, dataset, ranks=ranks))
     return partial(train, stop=False)
 
 

@@ -143,7 +143,7 @@ def test_every_byte_between_two_ranks_is_reported(on_one_rank: RunFolder, on_two
     """What one sends the other receives; evaluations and checkpoints, which travel under other names too, are none."""
     traffic = RunTraffic.parse(on_two_ranks.traffic_file.read_text())
     names = {each.name for each in traffic.exchanges}
-    assert names == {"embedding_ids", "embedding_rows", "embedding_rows_gradient", "embedding_gradients"}
+    assert names == {"embedding_next_ids", "embedding_rows", "embedding_rows_gradient", "embedding_gradients"}
     for each in traffic.exchanges:
         assert each.bytes_sent == pytest.approx(each.bytes_received[::-1]), each.name
     assert traffic.explain() in on_two_ranks.log_file.read_text()
