@@ -79,6 +79,8 @@ class TrainingConfig:
         seed: Of initial values and of the order of the samples.
         log_every_steps: Steps between two lines of metrics.
         eval_every_steps: Steps between two evaluations of the AUC; 0 evaluates only at the end.
+        auc_by: A categorical feature with one value in each sample, such as the user: evaluations also report the mean
+            of the AUCs within its values (GAUC); samples whose value is missing or unknown are left out. Empty is none.
         checkpoint_every_steps: Steps between two checkpoints; 0 saves only at the end.
         keep_checkpoints: Newest checkpoints that stay on disk.
         checkpoint_memory_share: How much of the machine's free memory copies of the tables may take, from 0 to 1: of
@@ -95,6 +97,7 @@ class TrainingConfig:
     seed: int = 1
     log_every_steps: int = 10
     eval_every_steps: int = 1000
+    auc_by: str = ""
     checkpoint_every_steps: int = 1000
     keep_checkpoints: int = 2
     checkpoint_memory_share: float = 0.5

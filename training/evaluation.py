@@ -5,23 +5,51 @@ import time
 from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
-from rankhouse.training.auc import roc_auc
+from rankhouse.embedding_cache.format.vocabulary import UNKNOWN_ID
+from rankhouse.training.auc import grouped_auc, roc_auc
+from rankhouse.training.data.feature_spec import FeatureSpec
 from rankhouse.training.data.loader import BatchLoader
-from rankhouse.training.errors import DivergedError
+from rankhouse.training.data.rows import Batch
+from rankhouse.training.errors import ConfigError, DivergedError
 from rankhouse.training.models.ranking_model import RankingModel
 from rankhouse.training.ranks import Ranks
 from rankhouse.training.runs.observers import EvaluationMetrics
 
 
+def feature_number(spec: FeatureSpec, auc_by: str) -> int | None:
+    """Returns where among the categorical features that stands which `training.auc_by` names; None for an empty name.
+
+    Raises:
+        ConfigError: There is no such feature, or its samples may have several values.
+    """
+    names = [feature.name for feature in spec.categorical if not feature.is_list]
+    if auc_by and auc_by not in names:
+        raise ConfigError(
+            f"training.auc_by is {auc_by!r}: expected a categorical feature with one value in each sample, of which "
+            f"there are {', '.join(names) or 'none'}; or leave it empty"
+        )
+    return [feature.name for feature in spec.categorical].index(auc_by) if auc_by else None
+
+
 class Evaluator:
     """Scores a split with the model as it is at the moment."""
 
-    def __init__(self, model: RankingModel, loader: BatchLoader, *, ranks: Ranks) -> None:
+    def __init__(self, model: RankingModel, loader: BatchLoader, *, ranks: Ranks, group: int | None = None) -> None:
+        """Prepares to score.
+
+        Args:
+            model: The model.
+            loader: Of the split; it has every sample once.
+            ranks: Who trains together.
+            group: The number of a feature, of `feature_number`, within whose values the AUC is reported as well.
+        """
         self._loader = loader
         self._ranks = ranks
         self._score = _make_score(model)
+        self._group = group
 
     def evaluate(self, step: int) -> EvaluationMetrics:
         """Scores every sample once. Collective.
@@ -34,11 +62,14 @@ class Evaluator:
         """
         start = time.perf_counter()
         labels, logits, loss = [np.zeros(0, np.float32)], [np.zeros(0, np.float32)], 0.0
+        groups = [np.zeros(0, np.int64)]
         for batch in self._loader.batches():
             batch_logits, batch_loss = self._score(batch.dense, batch.ids, batch.lengths, batch.labels)
             labels.append(batch.labels)
             logits.append(batch_logits.numpy())
             loss += float(batch_loss)
+            if self._group is not None:
+                groups.append(_values_of(batch, self._group))
         own_labels, own_logits = np.concatenate(labels), np.concatenate(logits)
         parts = self._ranks.exchange_json([loss, float(own_labels.sum())], name="evaluation")
         valid_loss = sum(part[0] for part in parts) / self._loader.num_rows
@@ -51,8 +82,21 @@ class Evaluator:
             step=step,
             auc=roc_auc(own_labels, own_logits, ranks=self._ranks) if has_both_classes else None,
             valid_loss=valid_loss,
+            grouped_auc=None if self._group is None else self._within(own_labels, own_logits, np.concatenate(groups)),
             evaluation_seconds=time.perf_counter() - start,
         )
+
+    def _within(
+        self, labels: npt.NDArray[np.float32], logits: npt.NDArray[np.float32], groups: npt.NDArray[np.int64]
+    ) -> float | None:
+        known = groups > UNKNOWN_ID  # What is missing or unknown is not one user, and stands before all values.
+        return grouped_auc(labels[known], logits[known], groups[known], ranks=self._ranks).value
+
+
+def _values_of(batch: Batch, number: int) -> npt.NDArray[np.int64]:
+    """Returns the ids [b] of a feature with one in each sample."""
+    start = int(batch.lengths[:number].sum())
+    return batch.ids[start : start + batch.num_samples]
 
 
 def _make_score(model: RankingModel) -> Callable[..., tuple[tf.Tensor, tf.Tensor]]:

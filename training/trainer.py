@@ -21,7 +21,7 @@ from rankhouse.training.data.loader import BatchLoader
 from rankhouse.training.data.prepared import PreparedDataset
 from rankhouse.training.data.rows import Batch
 from rankhouse.training.errors import CheckpointError, DatasetError, DivergedError
-from rankhouse.training.evaluation import Evaluator
+from rankhouse.training.evaluation import Evaluator, feature_number
 from rankhouse.training.exchange.traffic import Traffic
 from rankhouse.training.models.ranking_model import RankingModel
 from rankhouse.training.ranks import Ranks
@@ -73,7 +73,8 @@ class Trainer:
         self.event_time = newest_event_learnt(newest, before=learnt.event_time if learnt else None)
         self.model = RankingModel.build(self.config, self.dataset, ranks=ranks, initial_rows=initial_rows)
         valid_loader = self._open_split(self.config.data.valid_split, shuffle=False)
-        self.evaluator = Evaluator(self.model, valid_loader, ranks=ranks)
+        group = feature_number(self.dataset.spec, self.config.training.auc_by)
+        self.evaluator = Evaluator(self.model, valid_loader, ranks=ranks, group=group)
         self.num_steps = self.config.training.num_steps(self.loader.num_rows)
         self.position = self._restore()
         self._first_step = self.position.step
@@ -164,6 +165,8 @@ class Trainer:
         with self.ranks.traffic.left_out():
             metrics = self.evaluator.evaluate(self.position.step)
         auc = "undefined, as all labels are the same" if metrics.auc is None else f"{metrics.auc:.5f}"
+        if metrics.grouped_auc is not None:
+            auc += f", {metrics.grouped_auc:.5f} within {self.config.training.auc_by}"
         log.info("step %d: AUC %s, held-out loss %.5f", metrics.step, auc, metrics.valid_loss)
         for observer in observers:
             observer.record_evaluation(metrics)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from rankhouse.training.auc import roc_auc
+from rankhouse.training.auc import GroupedAuc, grouped_auc, roc_auc
 from rankhouse.training.errors import AucUndefinedError
 from rankhouse.training.ranks import Ranks
 
@@ -50,3 +50,34 @@ def test_bounds_and_pure_ties() -> None:
 def test_refuses_what_has_no_area(labels: list[float], scores: list[float], message: str) -> None:
     with pytest.raises(AucUndefinedError, match=message):
         roc_auc(np.array(labels), np.array(scores), ranks=ALONE)
+
+
+def test_within_groups_it_is_the_mean_of_their_areas() -> None:
+    generator = np.random.default_rng(3)
+    groups = generator.integers(-40, 40, 2000)  # some of one class alone
+    groups[:3] = 1000, 1001, 1001
+    labels = generator.integers(0, 2, 2000).astype(np.float32)
+    labels[:3] = 1, 0, 0
+    scores = np.round(generator.normal(size=2000) + 0.3 * labels + groups, 1).astype(np.float32)
+    found = grouped_auc(labels, scores, groups, ranks=ALONE)
+    parts = [groups == group for group in np.unique(groups) if 0 < labels[groups == group].mean() < 1]
+    areas = [roc_auc_score(labels[part], scores[part]) for part in parts]
+    sizes = [part.sum() for part in parts]
+    assert abs(found.value - np.average(areas, weights=sizes)) < 1e-12
+    assert (found.num_groups, found.num_samples) == (len(parts), sum(sizes))
+    shuffled = generator.permutation(2000)
+    assert grouped_auc(labels[shuffled], scores[shuffled], groups[shuffled], ranks=ALONE) == found
+
+
+@pytest.mark.parametrize("labels", [[], [1.0], [0.0, 1.0]])
+def test_groups_of_one_class_have_no_area(labels: list[float]) -> None:
+    groups = np.arange(len(labels))
+    assert grouped_auc(np.array(labels), groups * 1.0, groups, ranks=ALONE) == GroupedAuc(None, 0, 0)
+
+
+def test_refuses_groups_of_another_shape_and_scores_that_are_none() -> None:
+    labels, scores = np.array([0.0, 1.0]), np.array([0.1, np.nan])
+    with pytest.raises(AucUndefinedError, match=r"labels have shape \(2,\), groups \(1,\)"):
+        grouped_auc(labels, labels, np.array([1]), ranks=ALONE)
+    with pytest.raises(AucUndefinedError, match="1 of 2 samples have a label"):
+        grouped_auc(labels, scores, np.array([1, 1]), ranks=ALONE)

@@ -9,7 +9,14 @@ import pytest
 from rankhouse.training.checkpoint import part as checkpoint_part
 from rankhouse.training.checkpoint.files import Checkpoint
 from rankhouse.training.config import load_recipe, override
-from rankhouse.training.errors import CheckpointError, DatasetError, DivergedError, ModelError, RunFolderError
+from rankhouse.training.errors import (
+    CheckpointError,
+    ConfigError,
+    DatasetError,
+    DivergedError,
+    ModelError,
+    RunFolderError,
+)
 from rankhouse.training.exchange.wire_format import WireFormat
 from rankhouse.training.models.trained_model import load_trained_model
 from rankhouse.training.ranks import Ranks
@@ -25,6 +32,7 @@ SETTINGS = (
     "optimizer.learning_rate=0.1",
     "training.log_every_steps=1",
     "training.eval_every_steps=5",
+    "training.auc_by=user",
     "training.checkpoint_every_steps=7",
     "model.bottom_mlp=[8]",
     "model.top_mlp=[8]",
@@ -111,6 +119,7 @@ def test_metrics_have_every_step_and_every_evaluation(finished: RunFolder) -> No
     assert [line["step"] for line in metrics if "loss" in line] == list(range(1, 21))
     assert [line["step"] for line in metrics if "auc" in line] == [5, 10, 15, 20]
     assert metrics[-1]["auc"] == finished.result.auc
+    assert 0.3 < metrics[-1]["grouped_auc"] < 0.9
 
 
 def test_only_the_newest_checkpoints_stay(finished: RunFolder) -> None:
@@ -245,6 +254,12 @@ def test_a_split_without_rows_is_refused(tmp_path: Path) -> None:
     dataset = write_tiny_dataset(tmp_path / "empty", num_rows=0)
     with pytest.raises(DatasetError, match=r"the split 'train' of .* has no rows"):
         Trainer(make_run(tmp_path / "run", dataset), ranks=Ranks(0, 1))
+
+
+@pytest.mark.parametrize("feature", ["usr", "clicked"])
+def test_an_auc_within_no_such_feature_is_refused(tmp_path: Path, dataset: Path, feature: str) -> None:
+    with pytest.raises(ConfigError, match=rf"auc_by is '{feature}': expected .* of which there are shop, item, user"):
+        Trainer(make_run(tmp_path / "run", dataset, f"training.auc_by={feature}"), ranks=Ranks(0, 1))
 
 
 def test_a_run_without_checkpoint_has_no_trained_model(tmp_path: Path, dataset: Path) -> None:

@@ -51,12 +51,15 @@ class EvaluationMetrics:
         auc: Exact area under the ROC curve; None where the split has only one class.
         valid_loss: Mean binary cross-entropy, in nats.
         evaluation_seconds: Time that the evaluation took.
+        grouped_auc: The mean of the areas within the values of `training.auc_by`; None where no such feature is named,
+            or none of its values has both classes.
     """
 
     step: int
     auc: float | None
     valid_loss: float
     evaluation_seconds: float
+    grouped_auc: float | None = None
 
 
 class Observer(Protocol):
@@ -106,8 +109,8 @@ class TensorBoard:
         self._write(metrics.step, {**values, **wire})
 
     def record_evaluation(self, metrics: EvaluationMetrics) -> None:
-        values = {"valid/loss": metrics.valid_loss}
-        self._write(metrics.step, values if metrics.auc is None else {**values, "valid/auc": metrics.auc})
+        values = {"valid/loss": metrics.valid_loss, "valid/auc": metrics.auc, "valid/grouped_auc": metrics.grouped_auc}
+        self._write(metrics.step, {name: value for name, value in values.items() if value is not None})
 
     def close(self) -> None:
         self._writer.close()
