@@ -175,7 +175,8 @@ class Run {
       // A paused node must not take all the time that is left.
       map_ = cluster_.Refresh(std::min(deadline_, Clock::now() + 2 * kLongestPause));
     } catch (const TierError& error) {
-      last_reason_ = error.what();
+      // Where only the time is over, what a node said before tells more.
+      if (last_reason_.empty() || Clock::now() < deadline_) last_reason_ = error.what();
     }
     std::vector<int32_t> parked;
     parked.swap(parked_);
