@@ -93,7 +93,7 @@ def connect(cluster: Cluster) -> Iterator[Callable[..., RedisClient]]:
     def new(
         *, user: str = "reader", tls: bool = False, nodes: tuple[int, ...] = (0, 1, 2), **options: Any
     ) -> RedisClient:
-        options = {"password_env": f"{user.upper()}_PASSWORD", "deadline_ms": 10_000, "hedge_ms": 0, **options}
+        options = {"password_env": f"{user.upper()}_PASSWORD", "deadline_ms": 60_000, "hedge_ms": 0, **options}
         if tls:
             options.setdefault("ca_file", cluster.certificates.ca_file)
         clients.append(RedisClient(cluster.url(tls=tls, user=user, nodes=nodes), **options))

@@ -1,6 +1,7 @@
 """Real Redis servers on 127.0.0.1, with TLS and users: a cluster of three masters and their replicas, or one alone."""
 
 import contextlib
+import os
 import random
 import shutil
 import signal
@@ -16,7 +17,7 @@ from typing import Any
 
 import pytest
 
-SECONDS = 60  # for whatever must become true
+SECONDS = 300  # for whatever must become true
 ADMIN, READER, WRITER = "admin-secret", "reader-secret", "writer-secret"
 # What docs/versions.md tells users to allow.
 READER_MAY = "~rh:* +get +getrange +cluster|slots +readonly +asking"
@@ -211,8 +212,20 @@ class Cluster:
             self.servers[node].admin("FLUSHALL")
 
     def await_whole(self) -> None:
+        """Waits until all nodes know each other as they are; from then on none takes another for dead by itself."""
         for server in self.servers:
             until("all nodes see all slots and replicas", partial(_is_whole, server))
+        for server in self.servers:  # A test that stops a node says itself who takes its place.
+            server.admin("CONFIG", "SET", "cluster-node-timeout", 600_000)
+
+    def await_owner(self, slot: int, owner: int) -> None:
+        """Waits until every node, replicas too, sends clients to a node for a slot."""
+        for server in self.servers:
+            until(f"{server.name} knows who has slot {slot}", partial(self._names, server, slot, owner))
+
+    def _names(self, server: Server, slot: int, owner: int) -> bool:
+        ranges = server.admin("CLUSTER", "SLOTS")
+        return any(first <= slot <= last and self._number(node) == owner for first, last, node, *_ in ranges)
 
     def _alive(self) -> Server:
         return next(server for server in self.servers if server.process is not None)
@@ -224,11 +237,14 @@ class Cluster:
 def free_ports(count: int) -> list[int]:
     """Gives ports that nobody has now, and that no connection is given before a server has them.
 
-    Connections get theirs from 32768 on, and six nodes make many before the last of them listens.
+    Connections get theirs from 32768 on, and six nodes make many before the last of them listens. Of the processes of
+    a test run each has ports of its own.
     """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    own = range(10_000 + worker, 32_768, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
     with contextlib.ExitStack() as stack:
         found: list[int] = []
-        for port in random.SystemRandom().sample(range(10_000, 32_768), 1000):
+        for port in random.SystemRandom().sample(own, 1000):
             each = stack.enter_context(contextlib.closing(socket.socket()))
             with contextlib.suppress(OSError):
                 each.bind(("127.0.0.1", port))
@@ -255,7 +271,7 @@ def new_server(
     if is_cluster:
         # TLS between the nodes makes them announce both ports.
         arguments += [
-            *("--cluster-enabled", "yes", "--cluster-port", str(bus_port), "--cluster-node-timeout", "1000"),
+            *("--cluster-enabled", "yes", "--cluster-port", str(bus_port), "--cluster-node-timeout", "3000"),
             *("--tls-cluster", "yes", "--tls-replication", "yes", "--cluster-config-file", str(folder / "nodes")),
         ]
     return Server(folder, port, tls_port, tuple(arguments))
@@ -273,8 +289,6 @@ def redis_cluster(folder: Path) -> Iterator[Cluster]:
         _join(servers)
         cluster = Cluster(servers, certificates)
         cluster.await_whole()
-        for server in servers:  # A test that stops a node says itself who takes its place.
-            server.admin("CONFIG", "SET", "cluster-node-timeout", 600_000)
         yield cluster
     finally:
         for server in servers:

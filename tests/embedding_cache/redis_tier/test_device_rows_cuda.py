@@ -46,7 +46,7 @@ def truth(version: Version) -> NDArray[np.float32]:
 
 
 def engine_of(cluster: Cluster, **options: Any) -> Engine:
-    redis = {"url": cluster.url(), "password_env": "READER_PASSWORD", "deadline_ms": 10_000}
+    redis = {"url": cluster.url(), "password_env": "READER_PASSWORD", "deadline_ms": 60_000}
     return Engine(device=0, rows="redis", redis=redis, **options)
 
 

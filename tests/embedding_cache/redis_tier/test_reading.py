@@ -101,7 +101,7 @@ def test_a_plain_server_will_do(cluster: Cluster, version: Version, file: File, 
         # The first entry point is not there; the other one has a name, which may also be that of an address where
         # nobody listens.
         url = f"redis://reader@127.0.0.1:{free_ports(1)[0]},localhost:{server.port}"
-        with RedisClient(url, password_env="READER_PASSWORD", deadline_ms=10_000) as client:
+        with RedisClient(url, password_env="READER_PASSWORD", deadline_ms=60_000) as client:
             stored, rows = client.open_file(file.record.sha256), some_rows(100)
             assert np.array_equal(stored.read(rows, row_bytes=file.row_bytes), file.rows[rows])
             stored.close()
@@ -110,7 +110,7 @@ def test_a_plain_server_will_do(cluster: Cluster, version: Version, file: File, 
 
 
 def test_the_password_may_lie_in_a_file(cluster: Cluster, pushed: File, password_file: str) -> None:
-    with RedisClient(cluster.url(), password_file=password_file, deadline_ms=10_000) as client:
+    with RedisClient(cluster.url(), password_file=password_file, deadline_ms=60_000) as client:
         client.open_file(pushed.record.sha256).close()
 
 
@@ -182,7 +182,7 @@ def strict(cluster: Cluster, tmp_path: Path) -> Iterator[Server]:
 
 def strict_client(strict: Server, certificates: Certificates, user: str, **options: Any) -> RedisClient:
     url, password = f"rediss://{user}@127.0.0.1:{strict.tls_port}", f"{user.upper()}_PASSWORD"
-    return RedisClient(url, password_env=password, ca_file=certificates.ca_file, deadline_ms=10_000, **options)
+    return RedisClient(url, password_env=password, ca_file=certificates.ca_file, deadline_ms=60_000, **options)
 
 
 def test_a_client_shows_its_certificate(cluster: Cluster, strict: Server, version: Version, file: File) -> None:

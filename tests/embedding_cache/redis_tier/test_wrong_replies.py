@@ -91,23 +91,25 @@ def test_a_reply_too_many_answers_no_other_command() -> None:
 def test_a_wrong_description_is_named() -> None:
     with (
         FakeNode(lambda command: PLAIN if command[0] == b"CLUSTER" else bulk(b"{")) as node,
-        RedisClient(f"redis://127.0.0.1:{node.port}", deadline_ms=5_000) as client,
+        RedisClient(f"redis://127.0.0.1:{node.port}", deadline_ms=20_000) as client,
         pytest.raises(Exception, match=f"redis: the description of file {SHA256}"),
     ):
         client.open_file(SHA256)
 
 
 def test_nodes_that_are_no_longer_named_are_forgotten() -> None:
-    ports = iter(range(10, 1000, 2))
+    maps: list[int] = []
 
     def answer(command: Command) -> bytes:
-        # Ports where nobody listens; and the map is read again and again.
-        first = next(ports) if command[0] == b"CLUSTER" else 0
-        return slots(node.port, first, first + 1) if first else b"-TRYAGAIN\r\n"
+        # Ports where nobody listens; and the map is read again and again, until there is no file.
+        if command[0] == b"CLUSTER":
+            maps.append(10 + 2 * len(maps))
+            return slots(node.port, maps[-1], maps[-1] + 1)
+        return b"-TRYAGAIN\r\n" if len(maps) < 6 else b"$-1\r\n"
 
     counters: dict[str, int] = {}
     with FakeNode(answer) as node:
         # A key whose slot the node itself has.
-        refusal(node, deadline_ms=2_000, counters=counters)
+        assert "does not have file" in refusal(node, counters=counters)
     assert counters["refreshes"] > 3
     assert counters["nodes"] == 3
