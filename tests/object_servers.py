@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.embedding_cache.redis_tier.servers import free_ports
+
 KEYS = {"AWS_ACCESS_KEY_ID": "RANKHOUSETESTS", "AWS_SECRET_ACCESS_KEY": "only-for-tests"}
 
 
@@ -25,7 +27,7 @@ def rclone(folder: Path) -> Iterator[str]:
     program = shutil.which("rclone", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     assert program, "rclone is not installed; `make setup` installs it"
     keys = f"{KEYS['AWS_ACCESS_KEY_ID']},{KEYS['AWS_SECRET_ACCESS_KEY']}"
-    port = _free_port()
+    [port] = free_ports(1)
     command = [
         program,
         "serve",
@@ -49,7 +51,7 @@ def moto(folder: Path) -> Iterator[str]:
     Yields:
         The server's address.
     """
-    port = _free_port()
+    [port] = free_ports(1)
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     with _running(command, port, log=folder.with_suffix(".log")) as address:
         yield address
@@ -84,6 +86,7 @@ def unreliable(address: str, *, breaks: Callable[[int], bool]) -> Iterator[str]:
     try:
         yield "http://{}:{}".format(*listener.getsockname())
     finally:
+        listener.shutdown(socket.SHUT_RDWR)  # Closing a socket wakes nobody who waits for it.
         listener.close()
 
 
@@ -117,7 +120,7 @@ def _running(command: list[object], port: int, *, log: Path) -> Iterator[str]:
         yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(120)
 
 
 def _wait(process: "subprocess.Popen[bytes]", port: int, log: Path) -> None:
@@ -131,8 +134,3 @@ def _wait(process: "subprocess.Popen[bytes]", port: int, log: Path) -> None:
         else:
             return
     raise AssertionError(f"the server does not answer: {log.read_text()}")
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
