@@ -45,7 +45,7 @@ def test_stop_leaves_neither_the_process_nor_its_children(tmp_path: Path, kind: 
     wait_for(lambda: process.log_tail() != "")
     grandchild = int(process.log_tail())
     assert is_alive(grandchild)
-    process.stop(grace_seconds=0.5)
+    process.stop(grace_seconds=0.5 if kind == "deaf" else 60.0)
     process.stop()
     assert process.exit_status == (-signal.SIGKILL if kind == "deaf" else -signal.SIGTERM)
     wait_for(lambda: not is_alive(grandchild))

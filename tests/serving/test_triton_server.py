@@ -12,6 +12,7 @@ from rankhouse.serving.model_repository import features_step, python_dense_step,
 from rankhouse.serving.processes import free_ports
 from rankhouse.serving.triton_client import TritonClient
 from rankhouse.serving.triton_server import TritonPorts, TritonServer, installed_program, packaged_program
+from tests.embedding_cache.redis_tier.servers import until
 
 pytestmark = pytest.mark.triton
 
@@ -46,7 +47,7 @@ def test_stop_leaves_no_process_no_port_and_no_shared_memory(tmp_path: Path, ver
         with urllib.request.urlopen(server.metrics_url, timeout=60) as reply:
             assert b"nv_inference_request_success" in reply.read()
         assert list(Path("/dev/shm").glob(f"{server.memory_prefix}*"))
-    assert processes_of(pid) == []
+    until("all processes are gone", lambda: processes_of(pid) == [])
     assert not list(Path("/dev/shm").glob(f"{server.memory_prefix}*"))
     for port in (server.ports.http, server.ports.grpc, server.ports.metrics):
         with socket.create_server(("127.0.0.1", port)):
@@ -71,8 +72,9 @@ def test_a_server_that_dies_shows_its_log(tmp_path: Path, monkeypatch: pytest.Mo
         server = TritonServer(tmp_path / "models", run_dir=tmp_path, ports=TritonPorts(free[0], port, free[1]))
         with pytest.raises(ProcessFailedError, match=rf"Triton died at its start(.*\n)*.*{port}"):
             server.start()
-    assert server.process.pid is not None
-    assert processes_of(server.process.pid) == []
+    pid = server.process.pid
+    assert pid is not None
+    until("all processes are gone", lambda: processes_of(pid) == [])
 
 
 def test_a_missing_binary(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ class Receiver:
     def wait(self, *, taken: int = 0, calls: int = 0) -> None:
         """Waits until so many events were taken, and so many calls made."""
         with self._arrived:
-            is_there = self._arrived.wait_for(lambda: len(self.taken) >= taken and self.num_calls >= calls, 60.0)
+            is_there = self._arrived.wait_for(lambda: len(self.taken) >= taken and self.num_calls >= calls, 300.0)
         assert is_there, f"{len(self.taken)} of {taken} events, {self.num_calls} of {calls} calls"
 
     def wait_for(self, kind: str, number: int) -> None:
@@ -64,7 +64,7 @@ class Receiver:
             return len({event["number"] for event in self.taken if event["kind"] == kind}) >= number
 
         with self._arrived:
-            assert self._arrived.wait_for(is_there, 60.0), self.taken
+            assert self._arrived.wait_for(is_there, 300.0), self.taken
 
     def __enter__(self) -> "Receiver":
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})

@@ -123,7 +123,7 @@ def test_a_step_counts_what_another_conductor_saw_at_its_start(store: StateStore
         conduct(now + 10)
         conduct(now + 20)  # The second step's start is kept.
     store.release_lease(f"conductor/{MODEL}", "one")
-    other = open_state_store(f"sqlite://{tmp_path}/state.db")
+    other = open_state_store(f"sqlite://{tmp_path}/state.db", timeout_seconds=60.0)
     with conducting(other, "two") as conduct:
         assert conduct(now + 30)
     assert only(store).step == 1
@@ -251,10 +251,15 @@ def test_two_whole_conductors_take_turns_and_every_event_is_told(store: StateSto
     """Two run at once; the first is stopped in the middle, and gives its lease back."""
     has_stable(store)
     reports(store)
-    stores = [open_state_store(f"sqlite://{tmp_path}/state.db") for _ in range(2)]
+    stores = [open_state_store(f"sqlite://{tmp_path}/state.db", timeout_seconds=60.0) for _ in range(2)]
 
     async def conduct(receiver: Receiver) -> None:
-        tasks = [asyncio.create_task(conductor(each, f"replica-{number}").run()) for number, each in enumerate(stores)]
+        # No lease ends by itself: two that conduct at once, as after a pause of the whole machine, tell things twice.
+        for_long = dataclasses.replace(OPTIONS, lease_seconds=600.0)
+        conductors = [
+            Conductor(each, MODEL, replica=f"replica-{number}", options=for_long) for number, each in enumerate(stores)
+        ]
+        tasks = [asyncio.create_task(each.run()) for each in conductors]
         hooks = [{"url": receiver.url}]
         steps = [{"weight": 5, "pause": "100ms"}, {"weight": 20, "pause": "manual"}, {"weight": 100}]
         rollout = rollout_of(store, steps=steps, webhooks=hooks)

@@ -67,9 +67,11 @@ def delivering(store: StateStore, **options: Any) -> Iterator[None]:
 
     thread = threading.Thread(target=run)
     thread.start()
-    yield
-    loop.call_soon_threadsafe(task.cancel)
-    thread.join(60.0)
+    try:
+        yield
+    finally:
+        loop.call_soon_threadsafe(task.cancel)
+        thread.join(60.0)
     assert not thread.is_alive()
 
 
@@ -312,7 +314,7 @@ def test_waits_grow_to_a_bound() -> None:
 
 def test_progress_is_found_again_by_another_process(store: StateStore, tmp_path: Path) -> None:
     write_progress(store, MODEL, Progress("http://a/", 5))
-    other = open_state_store(f"sqlite://{tmp_path}/state.db")
+    other = open_state_store(f"sqlite://{tmp_path}/state.db", timeout_seconds=60.0)
     assert read_progress(other, MODEL, "http://a/") == Progress("http://a/", 5)
     assert read_progress(other, MODEL, "http://b/") is None
     other.close()

@@ -53,11 +53,11 @@ def redis_server(whole_redis_server: RedisServer, monkeypatch: pytest.MonkeyPatc
 
 @pytest.fixture
 def opened() -> Iterator[Callable[..., StateStore]]:
-    """Opens stores by URL, and closes them."""
+    """Opens stores by URL, patient ones unless told otherwise, and closes them."""
     stores: list[StateStore] = []
 
     def open_one(url: str, **options: float) -> StateStore:
-        stores.append(open_state_store(url, **options))
+        stores.append(open_state_store(url, **{"timeout_seconds": 60.0, **options}))
         return stores[-1]
 
     yield open_one

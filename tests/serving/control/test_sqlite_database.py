@@ -125,7 +125,7 @@ try:
 except StateStoreError as exc:
     print(type(exc).__name__, exc)
 """
-    done = subprocess.run((sys.executable, "-c", code), capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run((sys.executable, "-c", code), capture_output=True, text=True, check=True, timeout=300)
     assert done.stdout.startswith(("StoreUnavailableError", "StoreFullError")), done
     stored = SqliteStateStore(path).read("m")
     assert (stored.revision, stored.state) == (1, stable_at(1))
@@ -215,11 +215,11 @@ def test_many_processes_may_make_the_file_at_once(path: Path) -> None:
 from pathlib import Path
 from rankhouse.serving.control.sqlite_state_store import SqliteStateStore
 from tests.serving.control.states_of_models import stable_at
-store = SqliteStateStore(Path({str(path)!r}), timeout_seconds=20.0)
+store = SqliteStateStore(Path({str(path)!r}), timeout_seconds=60.0)
 print(store.create(stable_at(1)).revision)
 """
     processes = [subprocess.Popen((sys.executable, "-c", code), stdout=subprocess.PIPE) for _ in range(4)]
-    assert [process.communicate(timeout=60)[0] for process in processes] == [b"1\n"] * 4
+    assert [process.communicate(timeout=300)[0] for process in processes] == [b"1\n"] * 4
 
 
 def test_a_file_whose_tables_another_process_makes_just_now_is_no_stranger(
@@ -228,17 +228,20 @@ def test_a_file_whose_tables_another_process_makes_just_now_is_no_stranger(
     others: list[threading.Thread] = []
     value = sqlite_database._value
 
+    def create() -> None:
+        SqliteStateStore(path, timeout_seconds=60.0).create(stable_at(1))
+
     def value_and_then_another(connection: sqlite3.Connection, statement: str) -> object:
         read = value(connection, statement)
         if not others:
-            others.append(threading.Thread(target=lambda: SqliteStateStore(path).create(stable_at(1))))
+            others.append(threading.Thread(target=create))
             others[0].start()
             others[0].join(0.3)
         return read
 
     monkeypatch.setattr(sqlite_database, "_value", value_and_then_another)
-    store = SqliteStateStore(path, timeout_seconds=20.0)
-    others[0].join(60)
+    store = SqliteStateStore(path, timeout_seconds=60.0)
+    others[0].join(120)
     assert store.read("m").state == stable_at(1)
 
 

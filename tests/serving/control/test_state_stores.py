@@ -267,7 +267,7 @@ def test_one_request_id_may_come_to_several_models(store: StateStore) -> None:
 
 
 def test_the_oldest_answers_and_claims_make_way(store: StateStore, store_url: str) -> None:
-    small = type(store)(_place(store_url), max_answers=3)  # type: ignore[call-arg]
+    small = type(store)(_place(store_url), max_answers=3, timeout_seconds=60.0)  # type: ignore[call-arg]
     for number in range(10):
         small.remember_answers([answer(str(number))], ttl_seconds=60.0 + number)
         small.claim_feedback("m", [(str(number), "click")], ttl_seconds=60.0 + number)

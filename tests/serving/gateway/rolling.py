@@ -11,6 +11,7 @@ from rankhouse.serving.control.model_state import Change, ModelState, RefreshPol
 from rankhouse.serving.control.progress import advance
 from rankhouse.serving.control.rollout_spec import read_rollout
 from rankhouse.serving.control.state_store import StateStore, change_state
+from rankhouse.serving.control.state_stores import open_state_store
 from rankhouse.serving.control.transitions import start_rollout
 from rankhouse.serving.gateway.served_model import ServedModel
 from rankhouse.serving.model_repository import write_models
@@ -69,6 +70,11 @@ def rolled_out(state: ModelState, candidates: Sequence[str], *, weight: float, s
     change = advance(pending, now=now, replicas=[_having(*candidates)], verdicts={})
     assert change is not None
     return change.state
+
+
+def patient_store(url: str) -> StateStore:
+    """The store of a test, which waits for a gateway that writes, however long its disk takes."""
+    return open_state_store(url, timeout_seconds=SECONDS)
 
 
 def put(store: StateStore, state: ModelState) -> int:

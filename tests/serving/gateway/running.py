@@ -22,7 +22,7 @@ class RunningGateway:
     """Serves on free ports until the `with` ends. `settings` replace the defaults."""
 
     def __init__(self, store: Path, triton_url: str, **settings: Any) -> None:
-        defaults = {"port": 0, "grpc_port": 0, "request_timeout_seconds": 20.0}
+        defaults = {"port": 0, "grpc_port": 0, "request_timeout_seconds": 60.0}
         self._settings = Settings(store=store, model=MODEL, triton_url=triton_url, **{**defaults, **settings})
         self._is_running = threading.Event()
         self._error: BaseException | None = None

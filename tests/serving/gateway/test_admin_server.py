@@ -39,7 +39,7 @@ def admin(gateway: RunningGateway, tmp_path: Path) -> Iterator[httpx.Client]:
 
 def answering(gateway: RunningGateway) -> set[str]:
     """The versions that answer some keys."""
-    with RestClient(gateway.url) as client:
+    with RestClient(gateway.url, timeout_seconds=60.0) as client:
         return {client.score(MODEL, ScoreRequest(list(ROWS), key=str(key))).version for key in range(40)}
 
 

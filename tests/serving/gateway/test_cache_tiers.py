@@ -65,7 +65,7 @@ def test_a_replica_reports_where_rows_were(versions: TwoVersions, triton: Triton
         "triton_metrics_url": triton.metrics_url,
     }
     with RunningGateway(versions.store, triton.grpc_url, **settings) as gateway:
-        with RestClient(gateway.url) as client:
+        with RestClient(gateway.url, timeout_seconds=60.0) as client:
             client.score(MODEL, ScoreRequest(list(ROWS), key="ann"))
         headers = {"authorization": f"Bearer {read_key_file(key_file)}"}
         deadline = time.monotonic() + 60

@@ -9,9 +9,8 @@ import pytest
 
 from rankhouse.serving.control.last_known_state import LastKnownState
 from rankhouse.serving.control.state_store import Stored
-from rankhouse.serving.control.state_stores import open_state_store
 from rankhouse.serving.triton_server import TritonServer
-from tests.serving.gateway.rolling import TwoVersions, eventually, put
+from tests.serving.gateway.rolling import TwoVersions, eventually, patient_store, put
 from tests.serving.gateway.running import RunningGateway
 from tests.serving.small_version import MODEL
 
@@ -32,7 +31,7 @@ def test_without_its_store_a_replica_serves_by_the_last_known_state_and_says_so(
     versions: TwoVersions, triton: TritonServer, tmp_path: Path
 ) -> None:
     folder, away = tmp_path / "state", tmp_path / "away"
-    store = open_state_store(f"sqlite:///{folder}/state.db")
+    store = patient_store(f"sqlite:///{folder}/state.db")
     put(store, versions.state())
     store.close()
     settings = {"state_url": f"sqlite:///{folder}/state.db", "version": versions.candidate.name}
@@ -45,7 +44,7 @@ def test_without_its_store_a_replica_serves_by_the_last_known_state_and_says_so(
         away.rename(folder)
         eventually(lambda: not control_of(gateway))
         assert "rankhouse_control_stale 0.0" in httpx.get(f"{gateway.url}/metrics", timeout=60.0).text
-        store = open_state_store(f"sqlite:///{folder}/state.db")
+        store = patient_store(f"sqlite:///{folder}/state.db")
         put(store, versions.state(stable=versions.candidate))
         eventually(lambda: version_of(gateway) == versions.candidate.name)
 
@@ -59,14 +58,14 @@ def test_an_emptied_store_gets_back_the_last_known_state(
     settings = {"state_url": url, "state_file": tmp_path / "last.json", "version": versions.stable.name}
     with RunningGateway(versions.store, triton.grpc_url, **settings) as gateway:
         eventually(lambda: version_of(gateway) == versions.candidate.name)
-        assert open_state_store(url).read(MODEL).state == state
+        assert patient_store(url).read(MODEL).state == state
 
 
 def test_what_was_known_last_serves_nobody_while_the_store_can_be_read(
     versions: TwoVersions, triton: TritonServer, tmp_path: Path
 ) -> None:
     LastKnownState(tmp_path / "last.json").write(Stored(versions.state(), 17))
-    store = open_state_store(f"sqlite:///{tmp_path}/state.db")
+    store = patient_store(f"sqlite:///{tmp_path}/state.db")
     put(store, versions.state(stable=versions.candidate))
     settings = {"state_url": f"sqlite:///{tmp_path}/state.db", "state_file": tmp_path / "last.json"}
     with RunningGateway(versions.store, triton.grpc_url, **settings, version=versions.stable.name) as gateway:
@@ -77,7 +76,7 @@ def test_a_full_store_gets_the_first_state_when_there_is_room(
     versions: TwoVersions, triton: TritonServer, tmp_path: Path
 ) -> None:
     url = f"sqlite:///{tmp_path}/state.db"
-    open_state_store(url).close()
+    patient_store(url).close()
     full = sqlite3.connect(tmp_path / "state.db", isolation_level=None, check_same_thread=False)
     full.execute("BEGIN IMMEDIATE")  # Reads go on, and writes do not.
     room = threading.Timer(3.0, full.execute, ("ROLLBACK",))  # Longer than the store waits for a lock.

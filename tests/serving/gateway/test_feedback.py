@@ -13,7 +13,6 @@ import pytest
 
 from rankhouse.serving.analysis.summary import Summary
 from rankhouse.serving.control.state_store import StateStore, summary_key
-from rankhouse.serving.control.state_stores import open_state_store
 from rankhouse.serving.errors import GatewayError
 from rankhouse.serving.gateway.feedback import Feedback
 from rankhouse.serving.gateway.messages import FeedbackAnswer, Outcome, OutcomeReport, ScoreRequest
@@ -22,7 +21,7 @@ from rankhouse.serving.gateway.observations import Observations
 from rankhouse.serving.gateway.settings import Settings
 from rankhouse.serving.gateway_client import GrpcClient, RestClient
 from rankhouse.serving.triton_server import TritonServer
-from tests.serving.gateway.rolling import TwoVersions, eventually, put
+from tests.serving.gateway.rolling import TwoVersions, eventually, patient_store, put
 from tests.serving.gateway.running import RunningGateway
 from tests.serving.small_version import MODEL, ROWS
 
@@ -34,7 +33,7 @@ def url(tmp_path: Path) -> str:
 
 @pytest.fixture
 def store(url: str) -> Iterator[StateStore]:
-    store = open_state_store(url)
+    store = patient_store(url)
     yield store
     store.close()
 
@@ -67,8 +66,8 @@ def clicks(store: StateStore, key: str) -> tuple[int, int]:
 def test_outcomes_are_counted_once_and_the_wrong_ones_apart(versions: TwoVersions, triton: TritonServer) -> None:
     with (
         running(versions, triton) as gateway,
-        RestClient(gateway.url) as rest,
-        GrpcClient(gateway.grpc_address) as grpc,
+        RestClient(gateway.url, timeout_seconds=60.0) as rest,
+        GrpcClient(gateway.grpc_address, timeout_seconds=60.0) as grpc,
     ):
         first, second = answered(gateway), answered(gateway)
         reports = [
@@ -107,26 +106,35 @@ def test_a_wrong_body_is_refused(gateway: RunningGateway, body: str, status: int
 
 def test_too_many_reports_are_refused_at_once(gateway: RunningGateway) -> None:
     with (
-        RestClient(gateway.url) as rest,
+        RestClient(gateway.url, timeout_seconds=60.0) as rest,
         pytest.raises(GatewayError, match="1001 reports; expected at most 1000"),
     ):
         rest.feedback([report_of("a", 1)] * 1001)
 
 
 def test_a_wrong_message_is_refused(gateway: RunningGateway) -> None:
-    with GrpcClient(gateway.grpc_address) as grpc, pytest.raises(GatewayError, match=r"INVALID_ARGUMENT: .*request_id"):
+    with (
+        GrpcClient(gateway.grpc_address, timeout_seconds=60.0) as grpc,
+        pytest.raises(GatewayError, match=r"INVALID_ARGUMENT: .*request_id"),
+    ):
         grpc.feedback([report_of("", 1)])
 
 
 def test_late_feedback_is_told_from_unknown(versions: TwoVersions, triton: TritonServer) -> None:
-    with running(versions, triton, feedback_ttl_seconds=0.01) as gateway, RestClient(gateway.url) as rest:
+    with (
+        running(versions, triton, feedback_ttl_seconds=0.01) as gateway,
+        RestClient(gateway.url, timeout_seconds=60.0) as rest,
+    ):
         request_id = answered(gateway)
         time.sleep(0.02)
         assert rest.feedback([report_of(request_id, 1)]) == FeedbackAnswer(late=1)
 
 
 def test_the_ring_of_answers_is_bounded(versions: TwoVersions, triton: TritonServer) -> None:
-    with running(versions, triton, feedback_max_answers=2) as gateway, RestClient(gateway.url) as rest:
+    with (
+        running(versions, triton, feedback_max_answers=2) as gateway,
+        RestClient(gateway.url, timeout_seconds=60.0) as rest,
+    ):
         reports = [report_of(answered(gateway), 1) for _ in range(3)]
         assert rest.feedback(reports) == FeedbackAnswer(accepted=2, unknown=1)
 
@@ -139,12 +147,12 @@ def test_feedback_joins_after_a_restart_and_counts_once_for_all_replicas(
     (rollout,) = state.rollouts
     candidate = summary_key(rollout.id, versions.candidate.name, "candidate")
     stable = summary_key(rollout.id, versions.stable.name, "stable")
-    with running(versions, triton, state_url=url) as gateway, RestClient(gateway.url) as rest:
+    with running(versions, triton, state_url=url) as gateway, RestClient(gateway.url, timeout_seconds=60.0) as rest:
         eventually(lambda: len(rest.model(MODEL).versions) == 2)
         ids = {arm: answered_by(gateway, arm) for arm in ("stable", "candidate")}
         kept = answered_by(gateway, "candidate")
         assert rest.feedback([report_of(kept, 1)]) == FeedbackAnswer(accepted=1)
-    with running(versions, triton, state_url=url) as again, RestClient(again.url) as rest:
+    with running(versions, triton, state_url=url) as again, RestClient(again.url, timeout_seconds=60.0) as rest:
         eventually(lambda: len(rest.model(MODEL).versions) == 2)
         reports = [report_of(ids["stable"], 1, 1, 0), report_of(ids["candidate"], 0, 0), report_of(kept, 1)]
         assert rest.feedback(reports) == FeedbackAnswer(accepted=2, duplicate=1)
@@ -169,7 +177,7 @@ def test_what_a_caller_chose_counts_in_no_comparison(
         contents = [published.content for published in store.summaries(MODEL) if published.key == key]
         return sum(Summary.from_bytes(content).num_requests for content in contents)
 
-    with running(versions, triton, state_url=url) as gateway, RestClient(gateway.url) as rest:
+    with running(versions, triton, state_url=url) as gateway, RestClient(gateway.url, timeout_seconds=60.0) as rest:
         eventually(lambda: store.revision(MODEL) > 0)
         chosen = answered(gateway, **{"x-rankhouse-version": versions.stable.name})
         rest.score(MODEL, ScoreRequest(list(ROWS)))
@@ -184,7 +192,7 @@ def test_without_the_store_a_replica_takes_feedback_on_its_own_answers(
 ) -> None:
     folder, away = tmp_path / "state", tmp_path / "away"
     settings = {"state_url": f"sqlite:///{folder}/state.db"}
-    with running(versions, triton, **settings) as gateway, RestClient(gateway.url) as rest:
+    with running(versions, triton, **settings) as gateway, RestClient(gateway.url, timeout_seconds=60.0) as rest:
         first = answered(gateway)
         folder.rename(away)
         second = answered(gateway)
@@ -192,7 +200,7 @@ def test_without_the_store_a_replica_takes_feedback_on_its_own_answers(
         assert rest.feedback(reports) == FeedbackAnswer(accepted=2, unknown=1)
         assert rest.feedback(reports) == FeedbackAnswer(duplicate=2, unknown=1)
         away.rename(folder)
-        store = open_state_store(settings["state_url"])
+        store = patient_store(settings["state_url"])
         eventually(lambda: store.recall_answer(MODEL, second) is not None)
         eventually(lambda: clicks(store, summary_key("", versions.stable.name, "stable")) == (1, 1))
 

@@ -15,12 +15,11 @@ import pytest
 
 from rankhouse.serving.control.assignment import RoutingTable
 from rankhouse.serving.control.model_state import ModelState, ReplicaReport
-from rankhouse.serving.control.state_stores import open_state_store
 from rankhouse.serving.gateway.messages import ScoreRequest
 from rankhouse.serving.gateway_client import RestClient, request_message
 from rankhouse.serving.ranking_pb2_grpc import RankingStub
 from rankhouse.serving.triton_server import TritonServer
-from tests.serving.gateway.rolling import SECONDS, TwoVersions, eventually, put
+from tests.serving.gateway.rolling import SECONDS, TwoVersions, eventually, patient_store, put
 from tests.serving.gateway.running import RunningGateway
 from tests.serving.small_version import MODEL, ROWS
 
@@ -43,7 +42,7 @@ def rolling(
     versions: TwoVersions, state: ModelState, triton: TritonServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RunningGateway]:
     url = f"sqlite:///{tmp_path_factory.mktemp('state')}/state.db"
-    put(open_state_store(url), state)
+    put(patient_store(url), state)
     settings = {"state_url": url, "version": versions.stable.name, "request_key_feature": "city"}
     with RunningGateway(versions.store, triton.grpc_url, **settings) as gateway:
         eventually(lambda: len(described(gateway)["versions"]) == 2)
@@ -162,7 +161,7 @@ def test_an_error_says_which_version_refused(rolling: RunningGateway, versions: 
 
 def test_routes_follow_the_state(versions: TwoVersions, triton: TritonServer, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/state.db"
-    store = open_state_store(url)
+    store = patient_store(url)
     settings = {"state_url": url, "version": versions.stable.name}
     with RunningGateway(versions.store, triton.grpc_url, **settings) as gateway:
         eventually(lambda: store.revision(MODEL) > 0)
@@ -191,7 +190,7 @@ def test_answers_are_of_one_allowed_version_while_versions_change_places(
     versions: TwoVersions, triton: TritonServer, tmp_path: Path
 ) -> None:
     url = f"sqlite:///{tmp_path}/state.db"
-    store, names = open_state_store(url), [versions.stable.name, versions.candidate.name]
+    store, names = patient_store(url), [versions.stable.name, versions.candidate.name]
     put(store, versions.rolling(weight=50.0))
     expected = {name: weights.scores(ROWS) for name, weights in versions.weights.items()}
     is_over, answered = threading.Event(), set[str]()

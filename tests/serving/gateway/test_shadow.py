@@ -12,7 +12,6 @@ import pytest
 from rankhouse.serving.analysis.summary import Summary
 from rankhouse.serving.control.assignment import Route
 from rankhouse.serving.control.state_store import summary_key
-from rankhouse.serving.control.state_stores import open_state_store
 from rankhouse.serving.gateway.call import Answered, Result
 from rankhouse.serving.gateway.messages import ScoreRequest
 from rankhouse.serving.gateway.observations import Observations
@@ -22,14 +21,14 @@ from rankhouse.serving.gateway.settings import Settings
 from rankhouse.serving.gateway.shadow import Shadows
 from rankhouse.serving.triton_client import TritonClient
 from rankhouse.serving.triton_server import TritonServer
-from tests.serving.gateway.rolling import TwoVersions, eventually, put
+from tests.serving.gateway.rolling import TwoVersions, eventually, patient_store, put
 from tests.serving.gateway.running import RunningGateway
 from tests.serving.small_version import MODEL, ROWS
 
 
 def test_scores_and_unknown_values_are_published(versions: TwoVersions, triton: TritonServer, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/state.db"
-    store, state = open_state_store(url), versions.rolling(weight=0.0, shadow=100.0)
+    store, state = patient_store(url), versions.rolling(weight=0.0, shadow=100.0)
     put(store, state)
     key = summary_key(state.rollouts[0].id, versions.candidate.name, "shadow")
 
@@ -107,13 +106,13 @@ def test_a_candidate_that_hangs_holds_one_place_and_the_rest_is_dropped(versions
 
 
 def test_a_candidate_that_fails_is_counted(versions: TwoVersions) -> None:
-    metrics, failures = asyncio.run(shadowed(versions, "127.0.0.1:1", requests=3, timeout_seconds=5.0))
+    metrics, failures = asyncio.run(shadowed(versions, "127.0.0.1:1", requests=3, timeout_seconds=60.0))
     assert (count_of(metrics, "failed"), failures) == (3, 3)
 
 
 def test_shadows_of_an_unloaded_version_bring_no_metric_back(versions: TwoVersions) -> None:
     metrics, failures = asyncio.run(
-        shadowed(versions, "127.0.0.1:1", requests=10, timeout_seconds=5.0, is_unloaded=True)
+        shadowed(versions, "127.0.0.1:1", requests=10, timeout_seconds=60.0, is_unloaded=True)
     )
     assert f'version="{versions.candidate.name}"' not in metrics
     assert failures == 0
