@@ -51,9 +51,9 @@ class SanitizedLibraries:
         options = {"RANKHOUSE_SANITIZE": self.sanitizers, "RANKHOUSE_TENSORFLOW": "OFF", "RANKHOUSE_CUDA": cuda}
         definitions = [f"-D{name}={value}" for name, value in options.items()]
         configure = [cmake, "-S", ROOT, "-B", self.folder, f"-DPython_EXECUTABLE={sys.executable}", *definitions]
-        subprocess.run(configure, check=True, timeout=120, capture_output=True)
+        subprocess.run(configure, check=True, timeout=600, capture_output=True)
         build = [cmake, "--build", self.folder, "--target", "rankhouse_engine", "--parallel", "2"]
-        output = subprocess.run(build, timeout=1200, capture_output=True, text=True, check=False)
+        output = subprocess.run(build, timeout=6000, capture_output=True, text=True, check=False)
         assert output.returncode == 0, output.stdout[-4000:] + output.stderr[-4000:]
 
     @property
@@ -100,7 +100,7 @@ def _run_compiler(command: Sequence[str | Path]) -> None:
 def run(program: Path, *arguments: str | Path) -> str:
     """Runs a program; returns what it prints."""
     result = subprocess.run(
-        [program, *arguments], env={**os.environ, **_OPTIONS}, capture_output=True, text=True, timeout=300, check=False
+        [program, *arguments], env={**os.environ, **_OPTIONS}, capture_output=True, text=True, timeout=800, check=False
     )
     assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-8000:]
     return result.stdout

@@ -12,7 +12,7 @@ from rankhouse.training.errors import TrainingError
 
 @pytest.mark.horovod
 @pytest.mark.triton
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_whole_path_and_parity(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
     result = CliRunner().invoke(app, ["demo", "--folder", str(folder), "--rows", "20000", "--replay", "200"])

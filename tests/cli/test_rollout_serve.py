@@ -81,5 +81,5 @@ def test_a_version_is_rolled_out_judged_promoted_and_taken_back(tmp_path: Path) 
         verdict = json.loads(rollout("--json", "show"))["arms"][0]["verdict"]
         assert verdict["outcome"] == "pass"
         process.terminate()
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors

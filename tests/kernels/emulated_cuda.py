@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 def path_of(library: str) -> str:
     found = subprocess.run(
-        ["g++", f"-print-file-name={library}"], capture_output=True, text=True, check=True, timeout=60
+        ["g++", f"-print-file-name={library}"], capture_output=True, text=True, check=True, timeout=300
     )
     return found.stdout.strip()
 

@@ -25,9 +25,9 @@ def build_library(folder: Path, bits: int) -> Path:
     options = {"RANKHOUSE_MAX_VECTOR_BITS": bits, "RANKHOUSE_TENSORFLOW": "OFF", "RANKHOUSE_CUDA": "OFF"}
     definitions = [f"-D{name}={value}" for name, value in options.items()]
     configure = [cmake, "-S", ROOT, "-B", folder, f"-DPython_EXECUTABLE={sys.executable}", *definitions]
-    subprocess.run(configure, check=True, timeout=120, capture_output=True)
+    subprocess.run(configure, check=True, timeout=600, capture_output=True)
     build = [cmake, "--build", folder, "--target", "rankhouse_kernels", "--parallel", "2"]
-    output = subprocess.run(build, timeout=1200, capture_output=True, text=True, check=False)
+    output = subprocess.run(build, timeout=6000, capture_output=True, text=True, check=False)
     assert output.returncode == 0, output.stdout + output.stderr
     return folder
 
@@ -45,7 +45,7 @@ def outputs_of(driver: Path, kernels: Path) -> str:
     run = subprocess.run(
         [driver, "1", "500", "0"],
         env={**os.environ, "LD_LIBRARY_PATH": str(kernels)},
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert run.returncode == 0, run.stderr[-8000:]
     return run.stdout

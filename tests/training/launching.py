@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 # Ranks share two cores with each other: more threads would only take turns, and one may begin long after another.
 ENVIRONMENT = {
     "HOROVOD_CYCLE_TIME": "0.5",
-    "HOROVOD_GLOO_TIMEOUT_SECONDS": "240",
+    "HOROVOD_GLOO_TIMEOUT_SECONDS": "600",
     "OMP_NUM_THREADS": "1",
     "TF_CPP_MIN_LOG_LEVEL": "3",
     "TF_NUM_INTEROP_THREADS": "1",
@@ -24,7 +24,7 @@ ENVIRONMENT = {
 
 
 def run_on_ranks(
-    function: Callable[..., Any], directory: Path, *, num_ranks: int, timeout_seconds: float = 280
+    function: Callable[..., Any], directory: Path, *, num_ranks: int, timeout_seconds: float = 800
 ) -> list[Any]:
     """Calls `function(ranks, directory)` on each rank; returns what they returned (JSON values), by rank."""
     outputs = directory / f"ranks-{num_ranks}"

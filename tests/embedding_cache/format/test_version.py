@@ -302,7 +302,7 @@ for step in range(5):
     writers = [
         subprocess.Popen([sys.executable, "-c", script, str(tmp_path), str(number)], cwd=ROOT) for number in range(3)
     ]
-    assert [writer.wait(timeout=60) for writer in writers] == [0, 0, 0]
+    assert [writer.wait(timeout=300) for writer in writers] == [0, 0, 0]
     store = VersionStore(tmp_path / "store")
     assert [int(name.split("-")[0]) for name in store.names()] == list(range(1, 16))
     for name in store.names():

@@ -192,7 +192,7 @@ def test_waits_for_a_writer_whose_files_nothing_names_yet(store: VersionStore, t
 
     before = store.names()
     collect_garbage(store, keep=2, on_wait=go_on)
-    name = writer.communicate(timeout=60)[0].strip()
+    name = writer.communicate(timeout=300)[0].strip()
     assert waited == [before]
     assert writer.returncode == 0
     assert store.names()[-1] == name

@@ -80,7 +80,7 @@ def finish(processes: Sequence["subprocess.Popen[str]"]) -> None:
     """Waits for all, and fails as soon as one does: without its writers, the collector would never end."""
 
     def wait(process: "subprocess.Popen[str]") -> None:
-        _, error = process.communicate(timeout=120)
+        _, error = process.communicate(timeout=800)
         assert process.returncode == 0, error
 
     with ThreadPoolExecutor(len(processes)) as pool:

@@ -69,7 +69,7 @@ class Turns:
             for thread in threads:
                 thread.start()
             for thread in threads:
-                thread.join(60)
+                thread.join(300)
         assert not any(thread.is_alive() for thread in threads)
         return results
 
@@ -84,7 +84,7 @@ class Turns:
         with self._changed:
             while (current := self._current()) != name:
                 self._changed.notify_all()
-                assert self._changed.wait(10), f"{name} waits for {current}"
+                assert self._changed.wait(120), f"{name} waits for {current}"
             self._phases[0] = (name, self._phases[0][1] - 1)
             if self._kill is not None and self._kill[0] == name and self.num_calls[name] >= self._kill[1]:
                 raise Killed

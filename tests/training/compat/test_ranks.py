@@ -161,7 +161,7 @@ def errors(ranks: Any) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    return run_on_ranks(run, tmp_path_factory.mktemp("compat"), num_ranks=2, timeout_seconds=280)
+    return run_on_ranks(run, tmp_path_factory.mktemp("compat"), num_ranks=2)
 
 
 @pytest.mark.horovod

@@ -21,7 +21,7 @@ FOLDERS = (".", "kernels", "kernels/include", "embedding_cache/native", "embeddi
 CHECKED = ("-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g1", "-O1")
 STRICT = ("-Wall", "-Wextra", "-Werror", *(f"-I{ROOT / folder}" for folder in FOLDERS))
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1500)
 
 
 @pytest.fixture(scope="module", params=SANITIZERS)
