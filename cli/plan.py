@@ -1,5 +1,7 @@
 """`rankhouse plan`: which rank would hold which table, and what a training step would cost."""
 
+import json
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,7 +10,13 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from rankhouse.training.planner.workload import Workload
+    from rankhouse.training.config import Config
+    from rankhouse.training.plan import Plan
+    from rankhouse.training.planner.forecast import Forecast
+    from rankhouse.training.planner.workload import Cluster
+
+# That of the models' published step times.
+MODEL_BATCH_SIZE = 65536
 
 
 def plan(
@@ -16,21 +24,32 @@ def plan(
         Path | None, typer.Argument(metavar="[DATASET]", help="A prepared dataset's folder.", show_default=False)
     ] = None,
     ranks: Annotated[int, typer.Option(help="How many ranks would train.", min=1)] = 2,
-    threshold: Annotated[
-        int | None, typer.Option(help="Tables with fewer rows lie on every rank; 0 is none.", min=0, show_default=False)
+    recipe: Annotated[str, typer.Option(help="What would train: a shipped recipe by name, or a YAML file.")] = "dlrm",
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Change a setting of the recipe: training.batch_size=8192.")
     ] = None,
     model: Annotated[
         str | None, typer.Option(help="Instead of a dataset: a synthetic model, tiny to colossal, or criteo.")
     ] = None,
     hardware: Annotated[
         str | None,
-        typer.Option(help="Plan by cost for: a100, h100, h200, 2-cores, or the file that --calibrate wrote."),
+        typer.Option(
+            help="Plan by cost for: a100, h100, h200, 2-cores, `here`, which is measured, or a file of --calibrate."
+        ),
     ] = None,
-    batch_size: Annotated[int, typer.Option(help="Samples of a step, over all ranks.", min=1)] = 65536,
+    threshold: Annotated[
+        int | None, typer.Option(help="Tables with fewer rows lie on every rank; 0 is none.", min=0, show_default=False)
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Samples of a step, over all ranks; by default the recipe's.", min=1)
+    ] = None,
+    optimizer: Annotated[str | None, typer.Option(help="Its rule; by default the recipe's.")] = None,
     memory: Annotated[float | None, typer.Option(help="GiB of each rank, if other than the hardware's.")] = None,
-    optimizer: Annotated[str, typer.Option(help="Its rule, which says what is kept beside each row.")] = "adagrad",
     constraints: Annotated[
         Path | None, typer.Option(help="YAML: mode, ranks, device and more of tables, by name or pattern.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Write the plan here; train with it by --set parallel.plan=FILE.")
     ] = None,
     picture: Annotated[Path | None, typer.Option(help="Draw the plan into this .svg or .png file.")] = None,
     calibrate: Annotated[Path | None, typer.Option(help="Measure this machine, write its profile here.")] = None,
@@ -42,30 +61,45 @@ def plan(
 
     With --hardware or --model it plans by cost, and shows memory, bytes
     on the wire and time before anything is allocated. What does not fit
-    is refused, with what would.
+    is refused, with what would. Without, it shows the plan of the recipe.
     """
     console = Console(highlight=False, soft_wrap=True, markup=False)
     if calibrate is not None:
         _calibrate(console, calibrate)
-    elif compare:
+        return
+    if compare:
         from rankhouse.training.planner.published import comparison
 
         console.print(comparison())
-    elif (dataset is None) == (model is None):
+        return
+    if (dataset is None) == (model is None):
         raise typer.BadParameter("give a prepared dataset or a --model, one of them")
-    elif dataset is not None and hardware is None:
-        _show_default(console, dataset, ranks=ranks, threshold=threshold)
-    else:
-        workload = _workload(dataset, model, batch_size=batch_size, optimizer=optimizer)
-        _show_by_cost(
-            console,
-            workload,
-            ranks=ranks,
-            hardware=hardware or "a100",
-            memory=memory,
-            constraints=constraints,
-            picture=picture,
+    if model is not None:
+        made = _plan_model(
+            model, _cluster(ranks, hardware or "a100", memory), constraints, batch_size=batch_size, optimizer=optimizer
         )
+    elif dataset is not None:
+        options = {
+            "training.batch_size": batch_size,
+            "optimizer.rule": optimizer,
+            "parallel.data_parallel_threshold_rows": threshold,
+            "parallel.plan": "auto" if hardware is not None else None,
+        }
+        changes = [f"{key}={value}" for key, value in options.items() if value is not None]
+        config = _recipe(recipe, [*changes, *(settings or [])], constraints)
+        made = _plan_dataset(console, dataset, config, ranks=ranks, hardware=hardware, memory=memory)
+    _write(console, made, output=output, picture=picture)
+
+
+def _write(console: Console, made: "Forecast", *, output: Path | None, picture: Path | None) -> None:
+    if output is not None:
+        output.write_text(json.dumps(made.plan.document(), indent=1) + "\n", encoding="utf-8")
+        console.print(f"\nwrote the plan to {output}; train with it by --set parallel.plan={output}")
+    if picture is not None:
+        from rankhouse.training.planner.picture import draw
+
+        draw(made, picture)
+        console.print(f"\ndrawn into {picture}")
 
 
 def _calibrate(console: Console, path: Path) -> None:
@@ -85,70 +119,83 @@ def _calibrate(console: Console, path: Path) -> None:
         )
 
 
-def _workload(dataset: Path | None, model: str | None, *, batch_size: int, optimizer: str) -> "Workload":
-    from rankhouse.kernels.optimizer_settings import RULES
-    from rankhouse.training.data.prepared import PreparedDataset
-    from rankhouse.training.models.synthetic_models import ID_EXPONENT, synthetic_model
-    from rankhouse.training.plan import TableSpec
-    from rankhouse.training.planner.workload import TableLoad, Workload, synthetic_workload
+def _recipe(recipe: str, changes: list[str], constraints: Path | None) -> "Config":
+    """Returns a recipe with what else users decide; tables in a file of constraints go before those of the recipe."""
+    from rankhouse.training.config import load_recipe, override
+    from rankhouse.training.planner.constraints import load_constraints
 
+    config = load_recipe(recipe, overrides=changes)
+    if constraints is None:
+        return config
+    tables = {name: asdict(table) for name, table in config.parallel.tables.items()}
+    return override(config, [f"parallel.tables={json.dumps({**tables, **load_constraints(constraints)})}"])
+
+
+def _plan_model(
+    name: str, cluster: "Cluster", constraints: Path | None, *, batch_size: int | None, optimizer: str | None
+) -> "Forecast":
+    from rankhouse.kernels.optimizer_settings import RULES
+    from rankhouse.training.models.synthetic_models import synthetic_model
+    from rankhouse.training.planner.constraints import load_constraints
+    from rankhouse.training.planner.placing import plan_tables
+    from rankhouse.training.planner.workload import synthetic_workload
+
+    optimizer = optimizer or "adagrad"
     if optimizer not in RULES:
         raise typer.BadParameter(f"there is no optimizer {optimizer!r}; expected one of {', '.join(RULES)}")
-    rule = RULES[optimizer]()
-    if model is not None:
-        return synthetic_workload(synthetic_model(model), batch_size=batch_size, optimizer=rule)
-    assert dataset is not None
-    opened = PreparedDataset.open(dataset)
-    loads = []
-    for name, info in opened.tables.items():
-        num_inputs = len(opened.spec.tables[name])
-        # Known values come by falling frequency, and those of logs follow about such a law.
-        loads.append(TableLoad(TableSpec(name, info.num_rows, info.dim, float(num_inputs)), num_inputs, ID_EXPONENT))
-    return Workload(tuple(loads), batch_size, optimizer=rule)
-
-
-def _show_by_cost(
-    console: Console,
-    workload: "Workload",
-    *,
-    ranks: int,
-    hardware: str,
-    memory: float | None,
-    constraints: Path | None,
-    picture: Path | None,
-) -> None:
-    from rankhouse.training.planner.constraints import load_constraints
-    from rankhouse.training.planner.explanation import explain
-    from rankhouse.training.planner.hardware import hardware_profile
-    from rankhouse.training.planner.placing import plan_tables
-    from rankhouse.training.planner.workload import Cluster
-
-    cluster = Cluster(ranks, hardware_profile(hardware), None if memory is None else memory * 2**30)
+    workload = synthetic_workload(
+        synthetic_model(name), batch_size=batch_size or MODEL_BATCH_SIZE, optimizer=RULES[optimizer]()
+    )
     decided = load_constraints(constraints) if constraints is not None else {}
     made = plan_tables(workload, cluster, constraints=decided)
-    console.print(explain(made))
-    if picture is not None:
-        from rankhouse.training.planner.picture import draw
-
-        draw(made, picture)
-        console.print(f"\ndrawn into {picture}")
+    _explain(made)
+    return made
 
 
-def _show_default(console: Console, dataset: Path, *, ranks: int, threshold: int | None) -> None:
+def _plan_dataset(
+    console: Console, path: Path, config: "Config", *, ranks: int, hardware: str | None, memory: float | None
+) -> "Forecast":
+    from rankhouse.training.config import AUTO_PLAN
     from rankhouse.training.data.prepared import PreparedDataset
-    from rankhouse.training.plan import DATA_PARALLEL_THRESHOLD_ROWS, TableSpec, make_plan
+    from rankhouse.training.planner.recipe_plan import plan_recipe
 
-    opened = PreparedDataset.open(dataset)
-    tables = [
-        TableSpec(name, info.num_rows, info.dim, float(len(opened.spec.tables[name])))
-        for name, info in opened.tables.items()
-    ]
-    limit = DATA_PARALLEL_THRESHOLD_ROWS if threshold is None else threshold
-    made = make_plan(tables, num_ranks=ranks, data_parallel_threshold_rows=limit)
-    console.print(
+    dataset, by_cost = PreparedDataset.open(path), config.parallel.plan == AUTO_PLAN
+    hardware = hardware or config.parallel.hardware or "here" if by_cost else "2-cores"
+    made = plan_recipe(config, dataset, _cluster(ranks, hardware, memory or config.parallel.memory_gib or None))
+    if by_cost:
+        _explain(made)
+    else:
+        _show(console, made.plan, config)
+    return made
+
+
+def _cluster(ranks: int, hardware: str, memory: float | None) -> "Cluster":
+    from rankhouse.training.planner.hardware import hardware_profile
+    from rankhouse.training.planner.workload import Cluster
+
+    if hardware == "here":
+        from rankhouse.training.planner.calibration import calibrate
+
+        profile = calibrate("this machine")
+        profile = replace(profile, memory_bytes=profile.memory_bytes / ranks)
+    else:
+        profile = hardware_profile(hardware)
+    return Cluster(ranks, profile, None if memory is None else memory * 2**30)
+
+
+def _explain(made: "Forecast") -> None:
+    from rankhouse.training.planner.explanation import explain
+
+    Console(highlight=False, soft_wrap=True, markup=False).print(explain(made))
+
+
+def _show(console: Console, made: "Plan", config: "Config") -> None:
+    limit = config.parallel.data_parallel_threshold_rows
+    rule = (
         f"Tables with fewer than {limit:,} rows lie on every rank; each other one, largest first, on the least loaded "
-        "rank.\n"
+        "rank."
     )
+    console.print(f"{config.parallel.plan or rule}\n")
     placed = Table("table", box=None, header_style="bold", pad_edge=False)
     for column in ("rows", "width", "MiB"):
         placed.add_column(column, justify="right")
@@ -158,5 +205,5 @@ def _show_default(console: Console, dataset: Path, *, ranks: int, threshold: int
         placed.add_row(table.name, f"{table.num_rows:,}", str(table.dim), size, made.placement(table.name).held_by)
     console.print(placed)
     console.print()
-    for rank in range(ranks):
+    for rank in range(made.num_ranks):
         console.print(made.explain_rank(rank))

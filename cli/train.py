@@ -50,7 +50,7 @@ def train(
     from rankhouse.training.continuation import source_checkpoint, source_dataset
     from rankhouse.training.data.raw_data import prepare
     from rankhouse.training.runs.launch import check_hosts, launch
-    from rankhouse.training.runs.setup import new_run, resumed_run, steps_left
+    from rankhouse.training.runs.setup import StartRoom, new_run, resumed_run, steps_left
 
     console = Console(highlight=False, soft_wrap=True)
     if resume and overwrite:
@@ -62,16 +62,17 @@ def train(
     if data is not None:
         known = source_dataset(source_checkpoint(source)) if source is not None else None
         data = prepare(data, spec=spec, folder=Path("data/prepared"), say=console.print, extends=known)
-    folder = runs / run
+    folder, settings = runs / run, settings or []
+    room = None if prepare_only else StartRoom.of(np, hosts)
     if resume:
-        opened = resumed_run(folder, data=data, settings=settings or ())
+        made = resumed_run(folder, data=data, settings=settings, room=room)
     else:
-        opened = new_run(folder, recipe=recipe, data=data, settings=settings or (), source=source, overwrite=overwrite)
+        made = new_run(
+            folder, recipe=recipe, data=data, settings=settings, source=source, overwrite=overwrite, room=room
+        )
     if prepare_only:
         console.print(f"{folder} is ready; start each rank with: python -m rankhouse.training.runs.worker {folder}")
-    elif not steps_left(opened):
-        console.print(
-            f"{folder} is finished already; look at {opened.report_file}, or train on: --set training.epochs=N"
-        )
+    elif not steps_left(made):
+        console.print(f"{folder} is finished already; look at {made.report_file}, or train on: --set training.epochs=N")
     else:
-        raise typer.Exit(launch(opened, num_ranks=np, hosts=hosts))
+        raise typer.Exit(launch(made, num_ranks=np, hosts=hosts))

@@ -6,6 +6,7 @@ A recipe names only what differs from the defaults below. `load_recipe` reads on
 
 import dataclasses
 import difflib
+import json
 import math
 import types
 import typing
@@ -21,7 +22,10 @@ from rankhouse.kernels.optimizer_settings import RULES, OptimizerSettings
 from rankhouse.training.data.lanes import NUM_LANES
 from rankhouse.training.errors import ConfigError
 from rankhouse.training.exchange.wire_format import MAX_RELATIVE_ERROR, WireDtype
-from rankhouse.training.plan import DATA_PARALLEL_THRESHOLD_ROWS
+from rankhouse.training.plan import DATA_PARALLEL_THRESHOLD_ROWS, Device, Exchange, Mode
+
+# A recipe's word for a plan that is made by cost at the start of training.
+AUTO_PLAN = "auto"
 
 RECIPES = Path(__file__).parent / "recipes"
 
@@ -215,10 +219,43 @@ class OptimizerConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TableConfig:
+    """What a recipe decides about a table, or about all whose names match a pattern; null is left to the plan.
+
+    Attributes:
+        mode: "data_parallel": on every rank. "table_wise": whole on one. "column_wise", "row_wise": cut over several.
+        ranks: Who may hold it; of a table that lies whole on one rank, the first.
+        num_slices: Into how many slices it is cut.
+        exchange: How lookups travel: "pooled": its owner pools them. "rows": each different row once.
+        wire_forward: In which format its rows travel.
+        wire_backward: In which format their gradients do.
+        device: "device": where lookups are computed. "host": in the host's memory, with some rows cached.
+        cache_rows: How many rows of a table on the host are cached.
+    """
+
+    mode: Mode | None = None
+    ranks: tuple[int, ...] | None = None
+    num_slices: int | None = None
+    exchange: Exchange | None = None
+    wire_forward: WireDtype | None = None
+    wire_backward: WireDtype | None = None
+    device: Device | None = None
+    cache_rows: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class ParallelConfig:
     """How tables lie over the ranks.
 
     Attributes:
+        plan: Who decides: empty, the rule of `data_parallel_threshold_rows`. "auto": what steps are predicted to cost
+            on this hardware. Or the file of a plan, as `rankhouse plan --output` writes it.
+        tables: What is decided about single tables already, by name or pattern (`"ad_*"`).
+        hardware: What "auto" plans for: `a100`, `h100`, `h200`, `2-cores`, or the file of a profile that
+            `rankhouse plan --calibrate` wrote; empty measures at the start of training.
+        memory_gib: Memory that each rank may use, GiB; 0 is its part of what is free.
+        auto_wire: In which format "auto" may let rows and gradients of a table travel where that is predicted to be
+            faster; float32 allows nothing but what `wire_forward` and `wire_backward` say.
         data_parallel_threshold_rows: Tables with fewer rows are copied to every rank; larger ones have one owner each.
         wire_forward: In which format rows travel between ranks. Those narrower than float32 round them.
         wire_backward: In which format their gradients do.
@@ -227,6 +264,11 @@ class ParallelConfig:
         overlap: Whether the ids of the next batch travel while this one is computed. Results are the same, to the bit.
     """
 
+    plan: str = ""
+    tables: Mapping[str, TableConfig] = field(default_factory=dict)
+    hardware: str = ""
+    memory_gib: float = 0.0
+    auto_wire: WireDtype = "float32"
     data_parallel_threshold_rows: int = DATA_PARALLEL_THRESHOLD_ROWS
     wire_forward: WireDtype = "float32"
     wire_backward: WireDtype = "float32"
@@ -237,6 +279,15 @@ class ParallelConfig:
         threshold = self.data_parallel_threshold_rows
         _check(threshold >= 0, "parallel.data_parallel_threshold_rows", threshold, "at least 0")
         _check(self.wire_max_error >= 0, "parallel.wire_max_error", self.wire_max_error, "a number of at least 0")
+        _check(0 <= self.memory_gib < math.inf, "parallel.memory_gib", self.memory_gib, "a number of at least 0")
+        if self.plan != AUTO_PLAN:
+            _check(not self.hardware, "parallel.hardware", self.hardware, "none without parallel.plan=auto")
+            _check(self.auto_wire == "float32", "parallel.auto_wire", self.auto_wire, "none without parallel.plan=auto")
+        if self.plan not in ("", AUTO_PLAN) and self.tables:
+            raise ConfigError(
+                f"parallel.plan is {self.plan!r}, a document that decides about every table, and parallel.tables names "
+                f"{', '.join(self.tables)}; leave one of them out"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,7 +303,7 @@ class Config:
     def to_yaml(self) -> str:
         """Returns the whole configuration, defaults included, as a recipe."""
         lines = []
-        for section, values in dataclasses.asdict(self).items():
+        for section, values in _without_none(dataclasses.asdict(self)).items():
             lines.append(f"{section}:")
             lines += [f"  {key}: {_yaml_value(value)}" for key, value in values.items()]
         return "\n".join(lines) + "\n"
@@ -305,7 +356,7 @@ def override(config: Config, settings: Sequence[str]) -> Config:
     Raises:
         ConfigError: A setting is not of this form, or its key or value is wrong.
     """
-    document = dataclasses.asdict(config)
+    document = _without_none(dataclasses.asdict(config))
     for setting in settings:
         key, equals, value = setting.partition("=")
         section, dot, name = key.strip().partition(".")
@@ -334,6 +385,10 @@ def _value(expected: Any, value: object, *, key: str) -> Any:
     """Checks a value against a field's type. YAML reads 1e-3 as text and 1 as an integer: both are numbers here."""
     if dataclasses.is_dataclass(expected):
         return _section(typing.cast("type[Any]", expected), value, prefix=f"{key}.")
+    if typing.get_origin(expected) is Mapping:
+        return _by_name(typing.get_args(expected)[1], value, key=key)
+    if typing.get_origin(expected) in (typing.Union, types.UnionType):  # Of a type and None.
+        return None if value is None else _value(typing.get_args(expected)[0], value, key=key)
     if typing.get_origin(expected) is Literal:
         choices = typing.get_args(expected)
         _check(value in choices, key, value, f"one of {', '.join(map(repr, choices))}")
@@ -349,6 +404,20 @@ def _value(expected: Any, value: object, *, key: str) -> Any:
     names = {int: "an integer", float: "a number", str: "a text", bool: "true or false"}
     _check(type(value) is expected, key, value, names[expected])
     return value
+
+
+def _by_name(expected: Any, value: object, *, key: str) -> dict[str, Any]:
+    """Checks a mapping whose keys are the user's own names."""
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{key} is {value!r}; expected a mapping such as {{item: {{mode: row_wise}}}}")
+    return {str(name): _value(expected, item, key=f"{key}.{name}") for name, item in value.items()}
+
+
+def _without_none(document: Any) -> Any:
+    """Leaves out what says nothing, also in mappings within."""
+    if not isinstance(document, Mapping):
+        return document
+    return {key: _without_none(value) for key, value in document.items() if value is not None}
 
 
 def _names(rule: type[OptimizerSettings]) -> list[str]:
@@ -369,6 +438,6 @@ def _nearest(key: str, known: Mapping[str, object], prefix: str) -> str:
 
 def _yaml_value(value: Any) -> str:
     """Writes a value on one line."""
-    plain = list(value) if isinstance(value, tuple) else value
+    plain = json.loads(json.dumps(value))  # Tuples become lists, also within mappings.
     text: str = yaml.safe_dump(plain, default_flow_style=True, width=math.inf)
     return text.removesuffix("...\n").strip()

@@ -327,12 +327,11 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
         """
         if len(settings.slot_shape(2, 2)) > 1:
             return
-        for placement in self.plan.placements:
-            if len({shard.column_start for shard in placement.shards}) > 1:
-                raise EmbeddingError(
-                    f"table {placement.table!r} is cut by columns, and {type(settings).__name__} keeps one number for "
-                    "each row, so each slice would have its own; cut the table by rows, or take another optimizer"
-                )
+        for table in self.plan.cut_by_columns:
+            raise EmbeddingError(
+                f"table {table!r} is cut by columns, and {type(settings).__name__} keeps one number for each row, so "
+                "each slice would have its own; cut the table by rows, or take another optimizer"
+            )
 
     def get_weights(self, *, all_ranks: bool = True) -> list[Any]:
         """Returns whole tables, in the order of the specs, whoever holds them; collective.

@@ -5,10 +5,12 @@ and the others send it their ids and get rows back), or cut by columns or by row
 neither Horovod nor TensorFlow.
 """
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 from rankhouse.training.errors import PlanError
@@ -156,6 +158,11 @@ class Plan:
         """In what the rows of tables travel, by name, of those where the plan says so."""
         return {item.table: item.wire for item in self.placements if item.wire is not None}
 
+    @property
+    def cut_by_columns(self) -> tuple[str, ...]:
+        """The tables whose rows are cut; an optimizer that keeps one number for each row cannot train them."""
+        return tuple(item.table for item in self.placements if len({shard.column_start for shard in item.shards}) > 1)
+
     def shards_of(self, rank: int) -> list[tuple[str, ShardSpec]]:
         """Returns what a rank holds, in the order of the tables: (table, rectangle), without empty rectangles."""
         return [
@@ -190,6 +197,22 @@ class Plan:
     def document(self) -> dict[str, Any]:
         """Returns the plan as plain data, for reports and checkpoints."""
         return asdict(self)
+
+    @classmethod
+    def read(cls, path: Path) -> "Plan":
+        """Reads the document in a file, as `rankhouse plan --output` and every run write it.
+
+        Raises:
+            PlanError: It cannot be read, or is no plan.
+        """
+        try:
+            return cls.from_document(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError) as exc:
+            raise PlanError(
+                f"cannot read a plan from {path} ({exc}); write one by `rankhouse plan DATASET --output {path}`"
+            ) from exc
+        except PlanError as exc:
+            raise PlanError(f"{path}: {exc}") from exc
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> "Plan":

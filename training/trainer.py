@@ -24,6 +24,7 @@ from rankhouse.training.errors import CheckpointError, DatasetError, DivergedErr
 from rankhouse.training.evaluation import Evaluator, feature_number
 from rankhouse.training.exchange.traffic import Traffic
 from rankhouse.training.models.ranking_model import RankingModel
+from rankhouse.training.planner.at_start import plan_at_start
 from rankhouse.training.ranks import Ranks
 from rankhouse.training.runs.folder import Result, RunFolder
 from rankhouse.training.runs.observers import EvaluationMetrics, Observer, StepMetrics
@@ -71,7 +72,8 @@ class Trainer:
         initial_rows = {name: table.initial_rows for name, table in learnt.tables.items()} if learnt else {}
         newest = self.dataset.split(self.config.data.train_split).newest_event
         self.event_time = newest_event_learnt(newest, before=learnt.event_time if learnt else None)
-        self.model = RankingModel.build(self.config, self.dataset, ranks=ranks, initial_rows=initial_rows)
+        plan = plan_at_start(self.config, self.dataset, ranks=ranks, earlier=run.plan)
+        self.model = RankingModel.build(self.config, self.dataset, ranks=ranks, plan=plan, initial_rows=initial_rows)
         valid_loader = self._open_split(self.config.data.valid_split, shuffle=False)
         group = feature_number(self.dataset.spec, self.config.training.auc_by)
         self.evaluator = Evaluator(self.model, valid_loader, ranks=ranks, group=group)

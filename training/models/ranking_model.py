@@ -16,7 +16,8 @@ from rankhouse.training.exchange.wire_format import WireFormat, with_dtypes
 from rankhouse.training.models.dlrm import DLRM
 from rankhouse.training.optimizers.learning_rates import Decay, LearningRate, Warmup
 from rankhouse.training.optimizers.optimizers import Optimizer
-from rankhouse.training.plan import Plan, TableSpec, make_plan
+from rankhouse.training.plan import Plan
+from rankhouse.training.planner.at_start import plan_at_start
 from rankhouse.training.ranks import Ranks
 from rankhouse.training.tables.specs import EmbeddingSpec, Input
 
@@ -43,7 +44,13 @@ class RankingModel:
 
     @classmethod
     def build(
-        cls, config: Config, dataset: PreparedDataset, *, ranks: Ranks, initial_rows: Mapping[str, int] | None = None
+        cls,
+        config: Config,
+        dataset: PreparedDataset,
+        *,
+        ranks: Ranks,
+        plan: Plan | None = None,
+        initial_rows: Mapping[str, int] | None = None,
     ) -> "RankingModel":
         """Makes a model with its initial values, which depend on the seed but not on the number of ranks.
 
@@ -51,16 +58,17 @@ class RankingModel:
             config: The configuration.
             dataset: Says which tables there are and how large they are.
             ranks: The ranks that train together.
+            plan: Who holds which table; by default what `plan_at_start` decides.
             initial_rows: How many rows each table had when its first run began; by default as many as now. A row's
                 initial value depends on that number, so that it is the same however far the table has grown.
 
         Raises:
             ModelError: The model does not fit the dataset.
-            PlanError: There are no tables to place.
+            PlanError: The tables cannot be placed as the recipe says, or do not fit the memory at hand.
         """
         dense = build_dense(config, dataset, precision=config.training.precision)
         initial_rows = {name: table.num_rows for name, table in dataset.tables.items()} | dict(initial_rows or {})
-        plan = plan_tables(config, dataset, num_ranks=ranks.size)
+        plan = plan or plan_at_start(config, dataset, ranks=ranks)
         embedding = DistributedEmbedding(
             [
                 EmbeddingSpec(
@@ -137,20 +145,6 @@ class RankingModel:
             float32 [B].
         """
         return self.dense((dense, self.embedding.lookup_sent(sent, training=training)))
-
-
-def plan_tables(config: Config, dataset: PreparedDataset, *, num_ranks: int) -> Plan:
-    """Decides which rank holds which of a dataset's tables.
-
-    Raises:
-        PlanError: There are no tables to place.
-    """
-    tables = [
-        TableSpec(name, table.num_rows, table.dim, lookups_per_sample=float(len(dataset.spec.tables[name])))
-        for name, table in dataset.tables.items()
-    ]
-    threshold = config.parallel.data_parallel_threshold_rows
-    return make_plan(tables, num_ranks=num_ranks, data_parallel_threshold_rows=threshold)
 
 
 def build_dense(config: Config, dataset: PreparedDataset, *, precision: str = "float32") -> DLRM:

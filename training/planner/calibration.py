@@ -41,7 +41,6 @@ def calibrate(name: str, *, ranks: Ranks | None = None, table_bytes: int = 1 << 
     stream = _stream_bandwidth(table_bytes)
     lookup_id, gather = _lookup(table_bytes)
     known = PROFILES["2-cores"]
-    # Tables in the host's memory are tables as others where ranks compute on the host.
     local = replace(
         known,
         name=name,
@@ -57,6 +56,7 @@ def calibrate(name: str, *, ranks: Ranks | None = None, table_bytes: int = 1 << 
         input_seconds=_input_seconds(),
         step_seconds=_call_seconds(),
         ranks_per_node=max(ranks.size, 2),
+        shares_host_memory=True,
     )
     return replace(local, intra=_link(ranks)) if ranks.size > 1 else local
 

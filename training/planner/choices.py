@@ -1,15 +1,17 @@
 """The ways in which one table can be cut, and what each costs."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from itertools import product
 
 import numpy as np
 
 from rankhouse.training.errors import PlanError
+from rankhouse.training.exchange.wire_format import WireDtypes
 from rankhouse.training.plan import Exchange, Mode, Placement, place
-from rankhouse.training.planner.constraints import Constraint, Thresholds
-from rankhouse.training.planner.work import CostModel, TableOptions
+from rankhouse.training.planner.constraints import Constraint, Thresholds, decided_wire, on_device
+from rankhouse.training.planner.work import CostModel
 from rankhouse.training.planner.workload import TableLoad, Vector
 
 # Narrower slices of columns cost an id's lookup for next to no bytes.
@@ -76,10 +78,6 @@ class Choices:
         # A slot of one number for a row would be another one in each slice of columns.
         self._may_slice_columns = not optimizer.slot_names or len(optimizer.slot_shape(2, 2)) == 2
 
-    def options_of(self, load: TableLoad) -> TableOptions:
-        """Returns where a table lies and how it travels, as users decided."""
-        return _options(self._constraint(load))
-
     def whole(self, load: TableLoad) -> tuple[Choice, ...]:
         """Returns the choices that leave a table uncut; or, where users decided on its mode, the ones that they left.
 
@@ -99,7 +97,7 @@ class Choices:
         return self._constraints.get(load.table.name, _FREE)
 
     def _whole(self, load: TableLoad, constraint: Constraint) -> tuple[Choice, ...]:
-        decided = constraint.mode or ("column_wise" if (constraint.num_slices or 1) > 1 else None)
+        decided = constraint.decided_mode
         if decided is not None:
             return (self._decided(load, decided, constraint),)
         by_threshold = self._by_threshold(load, constraint)
@@ -110,7 +108,7 @@ class Choices:
         choices = [
             self._choice(load, constraint, "table_wise", ranks=holders, exchange=exchange) for exchange in exchanges
         ]
-        if constraint.ranks is None and constraint.exchange is None and self._num_ranks > 1:
+        if constraint.may_be_everywhere and constraint.exchange is None and self._num_ranks > 1:
             choices.append(self._choice(load, constraint, "data_parallel"))
         return tuple(choices)
 
@@ -122,7 +120,7 @@ class Choices:
         most = len(holders) if holders else self._num_ranks
         if not free or most == 1:
             return
-        if holders is None and constraint.exchange is None:
+        if constraint.may_be_everywhere and constraint.exchange is None:
             yield self._choice(load, constraint, "data_parallel")
         if self._may_slice_columns and constraint.exchange != "rows":
             num_slices = 2
@@ -139,7 +137,7 @@ class Choices:
         thresholds, elements = self._thresholds, load.table.num_rows * load.table.dim
         if self._num_ranks == 1:
             return None
-        if thresholds.data_parallel is not None and elements <= thresholds.data_parallel:
+        if constraint.may_be_everywhere and elements <= (thresholds.data_parallel or 0):
             why = f"its {elements:,} elements are at most {thresholds.data_parallel:,}"
             return self._choice(load, constraint, "data_parallel", why=why)
         if thresholds.row_slice is not None and elements >= thresholds.row_slice:
@@ -186,7 +184,6 @@ class Choices:
         exchange: Exchange | None = None,
         why: str = "",
     ) -> Choice:
-        model, options = self._model, _options(constraint)
         placement = place(
             load.table,
             mode,
@@ -195,8 +192,29 @@ class Choices:
             num_slices=num_slices,
             exchange=exchange or (constraint.exchange if mode != "data_parallel" else None),
         )
-        work = [model.shard_work(load, placement, shard, options) for shard in placement.shards]
-        asker = model.asker_work(load, placement, options)
+        placement = on_device(placement, load, constraint, batch_size=self._model.workload.batch_size)
+        choices = [
+            self._priced(load, replace(placement, wire=wire), constraint, why)
+            for wire in self._wires(placement, constraint)
+        ]
+        return min(choices, key=lambda choice: choice.rank_seconds)
+
+    def _wires(self, placement: Placement, constraint: Constraint) -> list[WireDtypes | None]:
+        """Returns in what the rows of a table may travel, first what the workload says of all; None is just that."""
+        workload = self._model.workload
+        decided = decided_wire(placement, constraint, WireDtypes(workload.forward_wire, workload.backward_wire))
+        if placement.mode == "data_parallel" or self._num_ranks == 1 or workload.auto_wire == "float32":
+            return [decided]
+        plain = decided or WireDtypes(workload.forward_wire, workload.backward_wire)
+        forward = [plain.forward, *([] if constraint.wire_forward else [workload.auto_wire])]
+        backward = [plain.backward, *([] if constraint.wire_backward else [workload.auto_wire])]
+        found = [WireDtypes(*dtypes) for dtypes in product(forward, backward)]
+        return [decided, *(wire for wire in found if wire != plain)]
+
+    def _priced(self, load: TableLoad, placement: Placement, constraint: Constraint, why: str) -> Choice:
+        model = self._model
+        work = [model.shard_work(load, placement, shard) for shard in placement.shards]
+        asker = model.asker_work(load, placement)
         return Choice(
             placement,
             allowed=constraint.ranks,
@@ -212,7 +230,3 @@ class Choices:
 
 
 _FREE = Constraint()
-
-
-def _options(constraint: Constraint) -> TableOptions:
-    return TableOptions(constraint.device, constraint.wire, constraint.backward_wire)

@@ -1,18 +1,19 @@
 """What users decide themselves: per table by name or pattern, or for all tables by thresholds of their size."""
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import yaml
 
 from rankhouse.training.errors import PlanError
-from rankhouse.training.exchange.wire_format import WireDtype
-from rankhouse.training.plan import MODES, Exchange, Mode
-from rankhouse.training.planner.workload import check_dtype
+from rankhouse.training.exchange.wire_format import WireDtype, WireDtypes
+from rankhouse.training.plan import MODES, Device, Exchange, Mode, Placement
+from rankhouse.training.planner.workload import TableLoad, check_dtype
 
 
 @dataclass(frozen=True)
@@ -25,19 +26,29 @@ class Constraint:
         num_slices: Into how many parts it is cut, by columns or by rows.
         exchange: How lookups travel: "pooled" or "rows".
         device: "device" or "host": where its weights and slots lie.
-        dtype: What its rows are kept in.
-        wire: What its rows travel in.
-        backward_wire: What their gradients travel in.
+        cache_rows: How many rows of a table on the host are cached on the device.
+        wire_forward: What its rows travel in, where they do.
+        wire_backward: What their gradients travel in.
     """
 
     mode: Mode | None = None
     ranks: tuple[int, ...] | None = None
     num_slices: int | None = None
     exchange: Exchange | None = None
-    device: Literal["device", "host"] = "device"
-    dtype: WireDtype | None = None
-    wire: WireDtype | None = None
-    backward_wire: WireDtype | None = None
+    device: Device | None = None
+    cache_rows: int | None = None
+    wire_forward: WireDtype | None = None
+    wire_backward: WireDtype | None = None
+
+    @property
+    def decided_mode(self) -> Mode | None:
+        """The mode, also where only the number of slices says it."""
+        return self.mode or ("column_wise" if (self.num_slices or 1) > 1 else None)
+
+    @property
+    def may_be_everywhere(self) -> bool:
+        """Whether every rank may have a copy."""
+        return self.ranks is None and self.exchange != "rows" and self.device != "host" and self.num_slices is None
 
     def check(self, where: str, num_ranks: int) -> None:
         """Raises PlanError where a value is impossible or contradicts another."""
@@ -45,9 +56,11 @@ class Constraint:
             raise PlanError(f"{where} has mode = {self.mode!r}; expected one of {', '.join(MODES)}")
         if self.exchange is not None and self.exchange not in get_args(Exchange):
             raise PlanError(f"{where} has exchange = {self.exchange!r}; expected {' or '.join(get_args(Exchange))}")
-        if self.device not in ("device", "host"):
+        if self.device is not None and self.device not in get_args(Device):
             raise PlanError(f"{where} has device = {self.device!r}; expected 'device' or 'host'")
-        for name in ("dtype", "wire", "backward_wire"):
+        if self.cache_rows is not None and (self.device != "host" or self.cache_rows < 1):
+            raise PlanError(f"{where} has cache_rows = {self.cache_rows}; expected at least 1, and device = 'host'")
+        for name in ("wire_forward", "wire_backward"):
             if getattr(self, name) is not None:
                 check_dtype(where, name, getattr(self, name))
         for rank in self.ranks or ():
@@ -59,6 +72,14 @@ class Constraint:
             raise PlanError(f"{where} has num_slices = {self.num_slices}; expected at least 1")
         if self.mode == "data_parallel" and (self.ranks is not None or self.num_slices is not None):
             raise PlanError(f"{where} is data_parallel, which is whole on all ranks; leave out ranks and num_slices")
+        travels = self.wire_forward is not None or self.wire_backward is not None
+        if self.mode == "data_parallel" and (travels or not self.may_be_everywhere):
+            raise PlanError(
+                f"{where} is data_parallel, so none of its rows travel or lie on the host; leave out exchange, device "
+                "and wires, or take another mode"
+            )
+        if self.mode == "row_wise" and self.exchange == "pooled":
+            raise PlanError(f"{where} is row_wise, where unique ids travel; expected exchange = 'rows', or none")
         if self.mode == "table_wise" and (self.num_slices or 1) > 1:
             raise PlanError(f"{where} is table_wise in {self.num_slices} slices; expected column_wise or row_wise")
 
@@ -140,3 +161,23 @@ def _constraint(name: str, value: Constraint | Mapping[str, Any], num_ranks: int
         value = Constraint(**{**value, "ranks": None if ranks is None else tuple(ranks)})
     value.check(where, num_ranks)
     return value
+
+
+def on_device(placement: Placement, load: TableLoad, constraint: Constraint, *, batch_size: int) -> Placement:
+    """Returns a placement with the device, and the rows that are cached, that a constraint says.
+
+    Where it does not say how many, a fifth of the table is cached, at least four times as many rows as a step has ids
+    (a list has several in a sample), and at most all.
+    """
+    if constraint.device != "host":
+        return placement
+    table = load.table
+    wanted = max(table.num_rows // 5, math.ceil(4 * batch_size * table.lookups_per_sample), 1)
+    cache_rows = min(constraint.cache_rows or wanted, table.num_rows)
+    return replace(placement, device="host", cache_rows=cache_rows)
+
+
+def decided_wire(placement: Placement, constraint: Constraint, common: WireDtypes) -> WireDtypes | None:
+    """Returns in what the rows of a table travel by its constraint; None where they travel as those of all do."""
+    wire = WireDtypes(constraint.wire_forward or common.forward, constraint.wire_backward or common.backward)
+    return None if placement.mode == "data_parallel" or wire == common else wire

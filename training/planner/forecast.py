@@ -1,7 +1,7 @@
 """What a plan costs before anything is allocated: memory, bytes on the wire and time, rank by rank."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from rankhouse.training.errors import PlanError
 from rankhouse.training.plan import Plan
 from rankhouse.training.planner.hardware import HardwareProfile
-from rankhouse.training.planner.work import AT, COUNTS, DEFAULT_OPTIONS, ID_BYTES, CostModel, TableOptions
+from rankhouse.training.planner.work import AT, COUNTS, ID_BYTES, CostModel
 from rankhouse.training.planner.workload import Cluster, Vector, Workload
 
 Matrix = NDArray[np.float64]
@@ -69,14 +69,12 @@ class Forecast:
         workload: The step.
         cluster: Its ranks.
         ranks: One forecast for each rank.
-        options: Where tables lie and travel otherwise than by default.
     """
 
     plan: Plan
     workload: Workload
     cluster: Cluster
     ranks: tuple[RankForecast, ...]
-    options: Mapping[str, TableOptions] = field(default_factory=dict)
 
     @property
     def phase_seconds(self) -> dict[str, float]:
@@ -117,9 +115,7 @@ class PlanWork:
     asked: Vector
 
 
-def count_work(
-    plan: Plan, workload: Workload, cluster: Cluster, options: Mapping[str, TableOptions] | None = None
-) -> PlanWork:
+def count_work(plan: Plan, workload: Workload, cluster: Cluster) -> PlanWork:
     """Counts ids, rows and bytes of a plan.
 
     Raises:
@@ -129,37 +125,28 @@ def count_work(
     model = CostModel(workload, cluster)
     held, asked = np.zeros((plan.num_ranks, len(COUNTS))), np.zeros(len(COUNTS))
     for load, placement in zip(workload.tables, plan.placements, strict=True):
-        chosen = (options or {}).get(load.table.name, DEFAULT_OPTIONS)
         if placement.mode == "data_parallel":
-            held += model.shard_work(load, placement, placement.shards[0], chosen)
+            held += model.shard_work(load, placement, placement.shards[0])
             continue
         for shard in placement.shards:
-            held[shard.rank] += model.shard_work(load, placement, shard, chosen)
-        asked += model.asker_work(load, placement, chosen)
+            held[shard.rank] += model.shard_work(load, placement, shard)
+        asked += model.asker_work(load, placement)
     return PlanWork(held, asked)
 
 
-def forecast(
-    plan: Plan,
-    workload: Workload,
-    cluster: Cluster,
-    *,
-    options: Mapping[str, TableOptions] | None = None,
-    work: PlanWork | None = None,
-) -> Forecast:
+def forecast(plan: Plan, workload: Workload, cluster: Cluster, *, work: PlanWork | None = None) -> Forecast:
     """Predicts what a plan costs, whoever made it.
 
     Args:
         plan: The plan.
         workload: The step.
         cluster: Its ranks.
-        options: Where tables lie and travel otherwise than by default, by name.
         work: What `count_work` returned for these, where it is known already.
 
     Raises:
         PlanError: The plan is for other tables or another number of ranks.
     """
-    work = work or count_work(plan, workload, cluster, options)
+    work = work or count_work(plan, workload, cluster)
     seconds, sent = _phases(work, workload, cluster)
     dense_bytes = 4 * workload.dense.num_parameters * (2 + len(workload.optimizer.slot_names))
     dense_activations = 2 * 4 * workload.dense.activations * workload.batch_size / cluster.num_ranks
@@ -178,7 +165,7 @@ def forecast(
         )
         for rank in range(cluster.num_ranks)
     )
-    return Forecast(plan, workload, cluster, ranks, options or {})
+    return Forecast(plan, workload, cluster, ranks)
 
 
 def _phases(work: PlanWork, workload: Workload, cluster: Cluster) -> tuple[dict[str, Vector], dict[str, Vector]]:
@@ -201,7 +188,8 @@ def _phases(work: PlanWork, workload: Workload, cluster: Cluster) -> tuple[dict[
         "gradient_sum": cluster.sum_seconds(summed),
         "update": counts["ids_combined"] * hardware.update_id_seconds
         + counts["update_bytes"] / hardware.gather_bandwidth
-        + counts["host_update_bytes"] / hardware.host_bandwidth,
+        + counts["gradients_coded_bytes"] / hardware.stream_bandwidth
+        + counts["host_out_bytes"] / hardware.host_bandwidth,
     }
     sent = {
         "ids": ID_BYTES * counts["ids_out"] * away,
@@ -217,8 +205,8 @@ def _lookup_seconds(counts: Mapping[str, Vector], hardware: HardwareProfile) -> 
         counts["ids_looked_up"] * hardware.lookup_id_seconds
         + counts["inputs"] * hardware.input_seconds
         + counts["read_bytes"] / hardware.gather_bandwidth
-        + counts["write_bytes"] / hardware.stream_bandwidth
-        + counts["host_lookup_bytes"] / hardware.host_bandwidth
+        + (counts["write_bytes"] + counts["rows_coded_bytes"]) / hardware.stream_bandwidth
+        + counts["host_in_bytes"] / hardware.host_bandwidth
     )
     return seconds
 

@@ -60,6 +60,7 @@ class HardwareProfile:
         ranks_per_node: Ranks that share a machine.
         intra: Between ranks of one machine.
         inter: Between machines.
+        shares_host_memory: Whether a rank's memory is the host's: then a table on the host takes as much of it.
     """
 
     name: str
@@ -77,6 +78,7 @@ class HardwareProfile:
     ranks_per_node: int
     intra: Link
     inter: Link
+    shares_host_memory: bool = False
 
     def __post_init__(self) -> None:
         _check_positive(self, f"the hardware profile {self.name!r}")
@@ -197,7 +199,7 @@ def hardware_profile(name: str) -> HardwareProfile:
 def _check_positive(profile: Any, what: str) -> None:
     for field in fields(profile):
         value = getattr(profile, field.name)
-        if isinstance(value, int | float) and not (math.isfinite(value) and value > 0):
+        if isinstance(value, int | float) and not isinstance(value, bool) and not (math.isfinite(value) and value > 0):
             raise PlanError(f"{what} has {field.name} = {value}; expected a number above 0")
 
 
@@ -221,5 +223,6 @@ PROFILES: Mapping[str, HardwareProfile] = {
         ranks_per_node=2,
         intra=Link(2.4 * _GB, 0.9 * _GB, 1.1e-3),
         inter=Link(1 * _GB, 0.5 * _GB, 4e-3),
+        shares_host_memory=True,
     ),
 }

@@ -6,6 +6,7 @@
     4  again        1 to 3 by other ideas of what is too long; the shortest predicted step is kept
     5  again        spread what keeps the slowest rank busy longest, as long as the predicted step gets shorter
 
+What has no room is planned again with tables in the host's memory.
 Costs are those of `work.CostModel`. The same input gives the same plan.
 """
 
@@ -21,9 +22,9 @@ from rankhouse.training.planner.choices import Choice, Choices
 from rankhouse.training.planner.constraints import Constraint, Thresholds, read_constraints
 from rankhouse.training.planner.forecast import Forecast, forecast
 from rankhouse.training.planner.reasons import reason
-from rankhouse.training.planner.remedies import what_would_fit
+from rankhouse.training.planner.remedies import least_used, what_would_fit
 from rankhouse.training.planner.units import gibibytes
-from rankhouse.training.planner.work import DEFAULT_OPTIONS, CostModel
+from rankhouse.training.planner.work import CostModel
 from rankhouse.training.planner.workload import Cluster, Workload
 
 # How many fair shares a table on one rank may be busy for, and whether all rows are pooled where they lie.
@@ -54,11 +55,6 @@ def plan_tables(
     """
     names = [load.table.name for load in workload.tables]
     decided = read_constraints(constraints or {}, names, num_ranks=cluster.num_ranks)
-    loads = (
-        replace(load, dtype=dtype) if (dtype := decided.get(load.table.name, Constraint()).dtype) else load
-        for load in workload.tables
-    )
-    workload = replace(workload, tables=tuple(loads))
 
     def plan(workload: Workload, cluster: Cluster) -> Forecast:
         return _Planning(workload, cluster, decided, thresholds or Thresholds()).run()
@@ -66,7 +62,40 @@ def plan_tables(
     try:
         return plan(workload, cluster)
     except NoRoomError as error:
+        on_host = _with_tables_on_host(workload, cluster, decided, thresholds or Thresholds())
+        if on_host is not None:
+            return on_host
         raise NoRoomError(what_would_fit(str(error), workload, cluster, plan)) from error
+
+
+def _with_tables_on_host(
+    workload: Workload, cluster: Cluster, decided: dict[str, Constraint], thresholds: Thresholds
+) -> Forecast | None:
+    """Puts as few tables as do into the host's memory, the least used of their bytes first; None where none do."""
+    movable = [name for name in least_used(workload) if _may_lie_on_host(decided.get(name, Constraint()))]
+    if cluster.hardware.shares_host_memory or not movable:
+        return None
+
+    def plan(num_moved: int) -> Forecast | None:
+        moved = {name: replace(decided.get(name, Constraint()), device="host") for name in movable[:num_moved]}
+        try:
+            return _Planning(workload, cluster, {**decided, **moved}, thresholds).run()
+        except NoRoomError:
+            return None
+
+    too_few, num_moved = 0, len(movable)
+    best = plan(num_moved)
+    while best is not None and num_moved - too_few > 1:
+        fewer = (too_few + num_moved) // 2
+        if (found := plan(fewer)) is None:
+            too_few = fewer
+        else:
+            best, num_moved = found, fewer
+    return best
+
+
+def _may_lie_on_host(constraint: Constraint) -> bool:
+    return constraint.device is None and constraint.mode != "data_parallel"
 
 
 class _Planning:
@@ -78,8 +107,6 @@ class _Planning:
         self._workload = workload
         self._cluster = cluster
         self._choices = Choices(CostModel(workload, cluster), constraints, thresholds)
-        options = {load.table.name: self._choices.options_of(load) for load in workload.tables}
-        self._options = {name: option for name, option in options.items() if option != DEFAULT_OPTIONS}
         self._chosen: list[Choice] = []
 
     def run(self) -> Forecast:
@@ -184,7 +211,7 @@ class _Planning:
     def _forecast(self, placements: list[Placement]) -> Forecast:
         tables = tuple(load.table for load in self._workload.tables)
         plan = Plan(tables, tuple(placements), self._cluster.num_ranks)
-        return forecast(plan, self._workload, self._cluster, options=self._options)
+        return forecast(plan, self._workload, self._cluster)
 
     def _explained(self, best: Forecast) -> Forecast:
         fair, budget = fair_seconds(self._chosen), self._budget_bytes

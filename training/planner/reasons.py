@@ -49,7 +49,9 @@ def _where(placement: Placement) -> str:
         "row_wise": f"by rows over {len(placement.shards)} ranks",
     }[placement.mode]
     travels = ", unique ids travel and rows come back" if placement.exchange == "rows" else ""
-    return cut + travels
+    host = f", on the host with {placement.cache_rows:,} rows cached" if placement.device == "host" else ""
+    wire = f", rows as {placement.wire.forward} and gradients as {placement.wire.backward}" if placement.wire else ""
+    return cut + travels + host + wire
 
 
 def _instead(choice: Choice, others: Sequence[Choice]) -> str:

@@ -1,4 +1,4 @@
-"""What would fit, where a workload does not: more ranks, narrower rows, smaller slots, tables in the host's memory."""
+"""What would fit, where a workload does not: more ranks, smaller slots, tables in the host's memory."""
 
 import math
 from collections.abc import Callable
@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from rankhouse.kernels.optimizer_settings import RowwiseAdagrad
 from rankhouse.training.errors import NoRoomError
-from rankhouse.training.exchange.wire_format import WireDtype, row_bytes
 from rankhouse.training.planner.forecast import Forecast
 from rankhouse.training.planner.units import gibibytes
 from rankhouse.training.planner.workload import Cluster, Workload
@@ -33,21 +32,33 @@ def what_would_fit(
         f"{gibibytes(cluster.usable_bytes)} usable memory ({gibibytes(tables / cluster.num_ranks)} a rank): {problem}. "
         "What would:"
     ]
-    lines.append(f"- {_more_ranks(tables, workload, cluster, plan)}")
+    return "\n".join([*lines, *remedies(workload, cluster, plan)])
+
+
+def remedies(workload: Workload, cluster: Cluster, plan: Callable[[Workload, Cluster], Forecast]) -> list[str]:
+    """Returns what would fit, a line for each way; the arguments are those of `what_would_fit`."""
+    tables = table_bytes(workload)
+    lines = [f"- {_more_ranks(tables, workload, cluster, plan)}"]
     for what, smaller in _smaller(workload):
         verdict = "fits" if _fits(smaller, cluster, plan) else "does not fit either"
         lines.append(f"- {what}: {gibibytes(table_bytes(smaller) / cluster.num_ranks)} a rank, {verdict}")
-    lines.append(f"- {_on_host(tables, workload, cluster)}")
-    return "\n".join(lines)
+    if not cluster.hardware.shares_host_memory:
+        lines.append(f"- {_on_host(tables, workload, cluster)}")
+    return lines
 
 
 def table_bytes(workload: Workload) -> float:
     """Returns the bytes of all tables and of what the optimizer keeps for them, each once."""
-    return sum(
-        load.table.num_rows * row_bytes(load.dtype, load.table.dim)
-        + workload.slot_bytes(load.table.num_rows, load.table.dim)
-        for load in workload.tables
-    )
+    return sum(workload.table_bytes(load.table) for load in workload.tables)
+
+
+def least_used(workload: Workload) -> list[str]:
+    """Returns the tables, first those of the most bytes for each number that a step looks up in them."""
+    tables = [load.table for load in workload.tables]
+    by_use = {
+        table.name: workload.table_bytes(table) / max(table.lookups_per_sample * table.dim, 1e-9) for table in tables
+    }
+    return sorted(by_use, key=lambda name: -by_use[name])
 
 
 def _more_ranks(
@@ -59,33 +70,22 @@ def _more_ranks(
         if num_ranks > _MOST_RANKS:
             break
         if _fits(workload, replace(cluster, num_ranks=num_ranks), plan):
-            return f"more ranks: it fits {num_ranks}"
+            return f"more ranks with as much memory each: it fits {num_ranks}"
     return f"more ranks: no number up to {min(math.ceil(least * _MARGINS[-1]), _MOST_RANKS)} was found to do"
 
 
 def _smaller(workload: Workload) -> list[tuple[str, Workload]]:
-    found = []
-    narrower: tuple[WireDtype, ...] = ("bfloat16", "int8")
-    for dtype in narrower:
-        narrow = tuple(replace(load, dtype=dtype) for load in workload.tables)
-        if any(load.dtype == "float32" for load in workload.tables):
-            found.append((f"rows of {dtype}", replace(workload, tables=narrow)))
     if any(len(workload.optimizer.slot_shape(2, 2)) == 2 for _ in workload.optimizer.slot_names):
-        found.append(("row-wise Adagrad, one number for a row", replace(workload, optimizer=RowwiseAdagrad())))
-    return found
+        return [("row-wise Adagrad, one number for a row", replace(workload, optimizer=RowwiseAdagrad()))]
+    return []
 
 
 def _on_host(tables: float, workload: Workload, cluster: Cluster) -> str:
-    """Says which tables to put into the host's memory: the largest for each id that they are asked for."""
+    """Says which tables to put into the host's memory."""
     excess, room = tables - cluster.num_ranks * cluster.usable_bytes, cluster.hardware.host_memory_bytes
-    sizes = {
-        load.table.name: load.table.num_rows * row_bytes(load.dtype, load.table.dim)
-        + workload.slot_bytes(load.table.num_rows, load.table.dim)
-        for load in workload.tables
-    }
-    asked = {load.table.name: load.table.lookups_per_sample * load.table.dim for load in workload.tables}
+    sizes = {load.table.name: workload.table_bytes(load.table) for load in workload.tables}
     moved: list[str] = []
-    for name in sorted(sizes, key=lambda name: -sizes[name] / max(asked[name], 1e-9)):
+    for name in least_used(workload):
         if sum(sizes[item] for item in moved) >= max(excess, 0.0) + 0.1 * tables:
             break
         moved.append(name)

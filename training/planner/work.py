@@ -2,7 +2,6 @@
 
 The one place of the cost model's formulas; docs/planning.md derives them. Counts are vectors, so that those of a rank
 add up, and seconds are a product.
-
 """
 
 from dataclasses import dataclass
@@ -10,14 +9,15 @@ from functools import lru_cache
 
 import numpy as np
 
-from rankhouse.training.exchange.wire_format import WireDtype, row_bytes
+from rankhouse.training.exchange.wire_format import WireDtypes, row_bytes
 from rankhouse.training.plan import Exchange, Mode, Placement, ShardSpec
 from rankhouse.training.planner.workload import Cluster, TableLoad, Vector, Workload
 
 # What is counted: ids that leave whoever asks and ids that reach the holder, ids that are looked up, inputs, bytes of
-# rows read, bytes of results written, bytes of rows and gradients on the way, ids whose gradients are combined, bytes
-# that the update reads and writes, the same in the host's memory, bytes of gradients that are summed over all ranks.
-# Then memory: weights, slots, both of those in the host, activations, buffers.
+# rows read, bytes of results written, bytes of rows and gradients on the way, bytes that are moved to round them before
+# and to widen them after, ids whose gradients are combined, bytes that the update reads and writes, bytes of rows and
+# slots that come from the host and go back there, bytes of gradients that are summed over all ranks. Then memory:
+# weights, slots, both of those in the host, activations, buffers.
 COUNTS = (
     "ids_out",
     "ids_in",
@@ -27,10 +27,12 @@ COUNTS = (
     "write_bytes",
     "rows_out_bytes",
     "gradients_in_bytes",
+    "rows_coded_bytes",
+    "gradients_coded_bytes",
     "ids_combined",
     "update_bytes",
-    "host_lookup_bytes",
-    "host_update_bytes",
+    "host_in_bytes",
+    "host_out_bytes",
     "summed_bytes",
     "weight_bytes",
     "slot_bytes",
@@ -45,21 +47,24 @@ ID_BYTES = 8
 
 
 @dataclass(frozen=True)
-class TableOptions:
-    """What of a table's treatment no plan holds.
+class _Part:
+    """A rectangle of a table, without the names and ranks that its costs do not depend on.
 
     Attributes:
-        device: "device", or "host": in the host's memory, read over the bus.
-        forward_wire: What its rows travel in; None is the workload's.
-        backward_wire: What their gradients travel in; None is the workload's.
+        mode: How the table is cut.
+        exchange: How lookups travel.
+        rows: Its range of rows; None is all.
+        dim: Its columns.
+        cache_rows: Of a table on the host, how many of its rows are cached; None is a table on the device.
+        wire: What its rows and their gradients travel in.
     """
 
-    device: str = "device"
-    forward_wire: WireDtype | None = None
-    backward_wire: WireDtype | None = None
-
-
-DEFAULT_OPTIONS = TableOptions()
+    mode: Mode
+    exchange: Exchange
+    rows: tuple[int, int] | None
+    dim: int
+    cache_rows: int | None
+    wire: WireDtypes
 
 
 class CostModel:
@@ -72,13 +77,15 @@ class CostModel:
         self._cached_work = lru_cache(maxsize=None)(self._shard_work)
         self._cached_asked = lru_cache(maxsize=None)(self._asker_work)
 
-    def shard_work(self, load: TableLoad, placement: Placement, shard: ShardSpec, options: TableOptions) -> Vector:
+    def shard_work(self, load: TableLoad, placement: Placement, shard: ShardSpec) -> Vector:
         """Returns what a part of a table makes the rank that holds it do, in a step."""
         # Equal parts of equal tables cost the same, whatever their names and ranks.
         rows = (shard.row_start, shard.row_stop) if shard.num_rows < load.table.num_rows else None
-        return self._cached_work(load.nameless, placement.mode, placement.exchange, rows, shard.dim, options)
+        cache_rows = placement.cache_rows if placement.device == "host" else None
+        part = _Part(placement.mode, placement.exchange, rows, shard.dim, cache_rows, self._wire(placement))
+        return self._cached_work(load.nameless, part)
 
-    def asker_work(self, load: TableLoad, placement: Placement, options: TableOptions) -> Vector:
+    def asker_work(self, load: TableLoad, placement: Placement) -> Vector:
         """Returns what a table makes every rank do that asks for its rows, in a step."""
         if placement.mode == "data_parallel":
             return np.zeros(len(COUNTS))
@@ -97,72 +104,85 @@ class CostModel:
         """Returns the bytes of the device's memory that the work takes."""
         return float(work[_MEMORY].sum())
 
-    def _shard_work(
-        self,
-        load: TableLoad,
-        mode: Mode,
-        exchange: Exchange,
-        rows: tuple[int, int] | None,
-        dim: int,
-        options: TableOptions,
-    ) -> Vector:
-        if mode == "data_parallel":
-            return self._copy_work(load, options)
-        work, whole = np.zeros(len(COUNTS)), load.table.num_rows
-        num_rows = rows[1] - rows[0] if rows else whole
-        self._add_kept(work, load, num_rows, dim, options)
-        if exchange == "rows":
-            self._add_rows_exchange(work, load, rows or (0, whole), options)
+    def _shard_work(self, load: TableLoad, part: _Part) -> Vector:
+        if part.mode == "data_parallel":
+            return self._copy_work(load, part)
+        work = np.zeros(len(COUNTS))
+        self._add_kept(work, load, part)
+        if part.exchange == "rows":
+            self._add_rows_exchange(work, load, part)
         else:
-            self._add_pooled_exchange(work, load, dim, options)
+            self._add_pooled_exchange(work, load, part)
         return work
 
-    def _add_kept(self, work: Vector, load: TableLoad, num_rows: int, dim: int, options: TableOptions) -> None:
-        weights, slots = num_rows * row_bytes(load.dtype, dim), self.workload.slot_bytes(num_rows, dim)
-        if options.device == "host":
-            work[AT["host_bytes"]] = weights + slots
-        else:
-            work[AT["weight_bytes"]], work[AT["slot_bytes"]] = weights, slots
+    def _add_kept(self, work: Vector, load: TableLoad, part: _Part) -> None:
+        num_rows = part.rows[1] - part.rows[0] if part.rows else load.table.num_rows
+        if part.cache_rows is not None:
+            work[AT["host_bytes"]] = 4 * num_rows * part.dim + self.workload.slot_bytes(num_rows, part.dim)
+            num_rows = min(part.cache_rows, num_rows)
+        work[AT["weight_bytes"]] = 4 * num_rows * part.dim
+        work[AT["slot_bytes"]] = self.workload.slot_bytes(num_rows, part.dim)
 
-    def _add_pooled_exchange(self, work: Vector, load: TableLoad, dim: int, options: TableOptions) -> None:
-        samples = self.workload.batch_size
+    def _add_pooled_exchange(self, work: Vector, load: TableLoad, part: _Part) -> None:
+        samples, dim = self.workload.batch_size, part.dim
         ids, bags = samples * load.table.lookups_per_sample, samples * load.num_inputs
-        forward, backward = self._wires(options)
         if not self.workload.ids_at_owner:
             work[AT["ids_in"]] = ids
         work[AT["inputs"]] = load.num_inputs
-        self._add_lookup(work, load, ids, bags, dim, options)
-        work[AT["rows_out_bytes"]] = bags * row_bytes(forward, dim)
-        work[AT["gradients_in_bytes"]] = bags * row_bytes(backward, dim)
-        self._add_update(work, load, ids, load.unique_rows(ids), dim, options)
+        self._add_lookup(work, ids, bags, dim)
+        self._add_rows_on_wire(work, bags, part)
+        self._add_update(work, ids, load.unique_rows(ids), dim)
+        self._add_host(work, load, ids, part)
         work[AT["activation_bytes"]] = 2 * 4 * bags * dim
         work[AT["buffer_bytes"]] += ID_BYTES * ids
 
-    def _add_rows_exchange(self, work: Vector, load: TableLoad, rows: tuple[int, int], options: TableOptions) -> None:
-        ranks, dim = self.cluster.num_ranks, load.table.dim
-        asked = ranks * load.unique_rows(self._ids_of_rank(load), rows)
-        forward, backward = self._wires(options)
+    def _add_rows_exchange(self, work: Vector, load: TableLoad, part: _Part) -> None:
+        ranks, dim, rows = self.cluster.num_ranks, part.dim, part.rows or (0, load.table.num_rows)
+        asked, all_ids = ranks * load.unique_rows(self._ids_of_rank(load), rows), ranks * self._ids_of_rank(load)
         work[AT["ids_in"]] = asked
         work[AT["inputs"]] = load.num_inputs
-        self._add_lookup(work, load, asked, asked, dim, options)
-        work[AT["rows_out_bytes"]] = asked * row_bytes(forward, dim)
-        work[AT["gradients_in_bytes"]] = asked * row_bytes(backward, dim)
-        self._add_update(work, load, asked, load.unique_rows(ranks * self._ids_of_rank(load), rows), dim, options)
+        self._add_lookup(work, asked, asked, dim)
+        self._add_rows_on_wire(work, asked, part)
+        self._add_update(work, asked, load.unique_rows(all_ids, rows), dim)
+        self._add_host(work, load, all_ids, part)
         work[AT["buffer_bytes"]] += ID_BYTES * asked + 2 * 4 * asked * dim
 
-    def _copy_work(self, load: TableLoad, options: TableOptions) -> Vector:
+    def _add_rows_on_wire(self, work: Vector, num_rows: float, part: _Part) -> None:
+        for dtype, sent, coded in (
+            (part.wire.forward, "rows_out_bytes", "rows_coded_bytes"),
+            (part.wire.backward, "gradients_in_bytes", "gradients_coded_bytes"),
+        ):
+            narrow = num_rows * row_bytes(dtype, part.dim)
+            work[AT[sent]] = narrow
+            if dtype != "float32" and self.cluster.num_ranks > 1:
+                # Who sends them reads and writes them once more, and so does who gets them.
+                work[AT[coded]] = 2 * (narrow + 4 * num_rows * part.dim)
+
+    def _add_host(self, work: Vector, load: TableLoad, ids: float, part: _Part) -> None:
+        """Adds the rows that are not cached: they come from the host, and as many others go back there.
+
+        The cache is taken to hold the most frequent rows, as the least recently used ones leave it.
+        """
+        if part.cache_rows is None:
+            return
+        first, last = part.rows or (0, load.table.num_rows)
+        missing = load.unique_rows(ids, (min(first + part.cache_rows, last), last))
+        moved = missing * (4 * part.dim + self.workload.slot_bytes(1, part.dim))
+        work[AT["host_in_bytes"]] = work[AT["host_out_bytes"]] = moved
+
+    def _copy_work(self, load: TableLoad, part: _Part) -> Vector:
         work, table = np.zeros(len(COUNTS)), load.table
-        self._add_kept(work, load, table.num_rows, table.dim, options)
+        self._add_kept(work, load, part)
         ids, samples = self._ids_of_rank(load), self.workload.batch_size / self.cluster.num_ranks
         work[AT["inputs"]] = load.num_inputs
-        self._add_lookup(work, load, ids, samples * load.num_inputs, table.dim, options)
+        self._add_lookup(work, ids, samples * load.num_inputs, table.dim)
         own = load.unique_rows(ids)
         if self.cluster.num_ranks == 1:
-            self._add_update(work, load, ids, own, table.dim, options)
+            self._add_update(work, ids, own, table.dim)
             return work
         # Gradients are combined, summed as a whole table with a count for each row, and all touched rows updated.
         touched = load.unique_rows(self.workload.batch_size * table.lookups_per_sample)
-        self._add_update(work, load, ids, touched, table.dim, options)
+        self._add_update(work, ids, touched, table.dim)
         summed = 4 * table.num_rows * (table.dim + 1)
         work[AT["summed_bytes"]] = summed
         work[AT["write_bytes"]] += 3 * summed
@@ -189,34 +209,22 @@ class CostModel:
         work[AT["activation_bytes"]] = 2 * 4 * pooled
         return work
 
-    def _add_lookup(
-        self, work: Vector, load: TableLoad, ids: float, results: float, dim: int, options: TableOptions
-    ) -> None:
+    def _add_lookup(self, work: Vector, ids: float, results: float, dim: int) -> None:
         work[AT["ids_looked_up"]] = ids
-        read = ids * row_bytes(load.dtype, dim)
-        work[AT["host_lookup_bytes" if options.device == "host" else "read_bytes"]] = read
+        work[AT["read_bytes"]] = 4 * ids * dim
         work[AT["write_bytes"]] = 4 * results * dim
 
-    def _add_update(
-        self, work: Vector, load: TableLoad, ids: float, unique: float, dim: int, options: TableOptions
-    ) -> None:
+    def _add_update(self, work: Vector, ids: float, unique: float, dim: int) -> None:
         work[AT["ids_combined"]] = ids
-        touched = 2 * unique * (row_bytes(load.dtype, dim) + self.workload.slot_bytes(1, dim))
-        if options.device == "host":
-            work[AT["host_update_bytes"]] = touched
-        else:
-            work[AT["update_bytes"]] = touched
+        work[AT["update_bytes"]] = 2 * unique * (4 * dim + self.workload.slot_bytes(1, dim))
         work[AT["update_bytes"]] += ids * 4 * dim + 2 * unique * 4 * dim
         work[AT["buffer_bytes"]] = unique * 4 * dim + 2 * ID_BYTES * ids
 
     def _ids_of_rank(self, load: TableLoad) -> float:
         return self.workload.batch_size / self.cluster.num_ranks * load.table.lookups_per_sample
 
-    def _wires(self, options: TableOptions) -> tuple[WireDtype, WireDtype]:
-        return (
-            options.forward_wire or self.workload.forward_wire,
-            options.backward_wire or self.workload.backward_wire,
-        )
+    def _wire(self, placement: Placement) -> WireDtypes:
+        return placement.wire or WireDtypes(self.workload.forward_wire, self.workload.backward_wire)
 
     def _price_counts(self) -> tuple[Vector, Vector]:
         """Returns the seconds of one of each count, on its own rank and in exchanges."""
@@ -229,7 +237,8 @@ class CostModel:
         local[AT["ids_looked_up"]] = hardware.lookup_id_seconds
         local[AT["inputs"]] = hardware.input_seconds
         local[AT["read_bytes"]] = local[AT["update_bytes"]] = 1 / hardware.gather_bandwidth
-        local[AT["write_bytes"]] = 1 / hardware.stream_bandwidth
+        for written in ("write_bytes", "rows_coded_bytes", "gradients_coded_bytes"):
+            local[AT[written]] = 1 / hardware.stream_bandwidth
         local[AT["ids_combined"]] = hardware.update_id_seconds
-        local[AT["host_lookup_bytes"]] = local[AT["host_update_bytes"]] = 1 / hardware.host_bandwidth
+        local[AT["host_in_bytes"]] = local[AT["host_out_bytes"]] = 1 / hardware.host_bandwidth
         return local, exchanged

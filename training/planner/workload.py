@@ -30,14 +30,12 @@ class TableLoad:
         num_inputs: Inputs that look rows up in it; each gives a pooled row for every sample.
         id_exponent: Exponent of the power law of its ids, the most frequent one first; 0 is uniform.
         unique_ratio: Measured share of different ids among those of a rank's batch, in (0, 1]; instead of the exponent.
-        dtype: What its rows are kept in.
     """
 
     table: TableSpec
     num_inputs: int = 1
     id_exponent: float = 0.0
     unique_ratio: float | None = None
-    dtype: WireDtype = "float32"
 
     def __post_init__(self) -> None:
         name = self.table.name
@@ -47,7 +45,6 @@ class TableLoad:
             raise PlanError(f"table {name!r} has id_exponent = {self.id_exponent}; expected a number of at least 0")
         if self.unique_ratio is not None and not 0 < self.unique_ratio <= 1:
             raise PlanError(f"table {name!r} has unique_ratio = {self.unique_ratio}; expected a share above 0, up to 1")
-        check_dtype(f"table {name!r}", "dtype", self.dtype)
 
     @cached_property
     def nameless(self) -> "TableLoad":
@@ -103,8 +100,10 @@ class Workload:
         batch_size: Samples of a step, over all ranks together.
         dense: Its dense part.
         optimizer: What updates the tables, and how much it remembers.
-        forward_wire: What rows travel in.
+        forward_wire: What rows travel in, where a plan says nothing else.
         backward_wire: What their gradients travel in.
+        auto_wire: What a planner may have rows and gradients of a table travel in instead, where that is faster;
+            float32 allows nothing.
         ids_at_owner: Whether ids already lie where their table does (distributed-embeddings' dp_input=False), so that
             none travel; here they always do.
     """
@@ -115,6 +114,7 @@ class Workload:
     optimizer: OptimizerSettings = field(default_factory=Adagrad)
     forward_wire: WireDtype = "float32"
     backward_wire: WireDtype = "float32"
+    auto_wire: WireDtype = "float32"
     ids_at_owner: bool = False
 
     def __post_init__(self) -> None:
@@ -125,13 +125,17 @@ class Workload:
         names = [load.table.name for load in self.tables]
         for name in {name for name in names if names.count(name) > 1} if len(set(names)) < len(names) else ():
             raise PlanError(f"{names.count(name)} tables are named {name!r}; give each table its own name")
-        for name in ("forward_wire", "backward_wire"):
+        for name in ("forward_wire", "backward_wire", "auto_wire"):
             check_dtype("the workload", name, getattr(self, name))
 
     @cached_property
     def output_dim(self) -> int:
         """The summed widths of all inputs."""
         return sum(load.num_inputs * load.table.dim for load in self.tables)
+
+    def table_bytes(self, table: TableSpec) -> float:
+        """Returns the bytes of a whole table and of what the optimizer keeps for it."""
+        return table.weight_bytes + self.slot_bytes(table.num_rows, table.dim)
 
     def slot_bytes(self, num_rows: int, dim: int) -> float:
         """Returns the bytes that the optimizer keeps for rows: its slots, and the step that last wrote each row."""
@@ -235,6 +239,6 @@ def synthetic_workload(
 
 
 def check_dtype(what: str, name: str, dtype: str) -> None:
-    """Raises PlanError where a dtype is none of those that rows can have."""
+    """Raises PlanError where a dtype is none of those that rows can travel in."""
     if dtype not in WIRE_DTYPES:
         raise PlanError(f"{what} has {name} = {dtype!r}; expected one of {', '.join(WIRE_DTYPES)}")

@@ -25,6 +25,7 @@ from typing import Any
 from rankhouse.training.checkpoint.files import latest_checkpoint
 from rankhouse.training.config import Config, parse_config
 from rankhouse.training.errors import RunFolderError
+from rankhouse.training.plan import Plan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +116,17 @@ class RunFolder:
         return latest_checkpoint(self.checkpoints)
 
     @property
+    def plan(self) -> Plan | None:
+        """Who holds which table, as the ranks wrote it when they started; None before they did.
+
+        Raises:
+            PlanError: The document is damaged.
+        """
+        if not self.plan_json_file.is_file():
+            return None
+        return Plan.read(self.plan_json_file)
+
+    @property
     def result(self) -> Result | None:
         """How the run ended, or None while it is not finished."""
         if not self.result_file.is_file():
@@ -128,6 +140,10 @@ class RunFolder:
     def write_result(self, result: Result) -> None:
         """Marks the run as finished."""
         write_text(self.result_file, json.dumps(dataclasses.asdict(result), indent=2) + "\n")
+
+    def clear_plan(self) -> None:
+        """Lets the ranks decide anew who holds which table."""
+        self.plan_json_file.unlink(missing_ok=True)
 
     def clear_result(self) -> None:
         """Marks the run as unfinished: more steps are to come."""

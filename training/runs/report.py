@@ -1,11 +1,11 @@
 """A run's report: one HTML file with plots and tables to look at, without anything from elsewhere."""
 
 import base64
-import json
 from collections.abc import Sequence
 from html import escape
 
-from rankhouse.training.plan import Plan
+from rankhouse.training.config import AUTO_PLAN
+from rankhouse.training.plan import Placement, Plan
 from rankhouse.training.runs.folder import RunFolder, write_text
 from rankhouse.training.runs.plots import plot_auc, plot_loss, plot_plan, plot_throughput
 from rankhouse.training.runs.traffic import ExchangeTraffic, RunTraffic
@@ -40,7 +40,7 @@ PAGE = """<!doctype html>
 <div class="plots">{plots}</div>
 <h2>Who holds which table</h2>
 <p class="lead">The weights in each rank's memory. Blue: tables, or parts of them, that one rank holds. Grey: copies of
-small tables, which every rank holds. The optimizer's state comes on top.</p>
+small tables, which every rank holds. The optimizer's state comes on top. {decided}</p>
 {plan}
 {traffic}<h2>Configuration</h2>
 <pre>{config}</pre>
@@ -57,7 +57,7 @@ as a ring of ranks makes it. Rounding: the largest error of an element relative 
 def write_report(run: RunFolder) -> None:
     """Writes `report.html` from what lies in the run's folder; the run may be unfinished."""
     metrics = run.metrics()
-    plan = Plan.from_document(json.loads(run.plan_json_file.read_text(encoding="utf-8")))
+    plan = Plan.read(run.plan_json_file)
     plots = (
         ("Loss", plot_loss(metrics)),
         ("AUC", plot_auc(metrics)),
@@ -71,6 +71,7 @@ def write_report(run: RunFolder) -> None:
         ),
         plots="".join(f"<figure><figcaption>{title}</figcaption>{_image(title, svg)}</figure>" for title, svg in plots),
         plan=_image("Memory of each rank by table", plot_plan(plan)) + _plan_table(plan),
+        decided=escape(_decided_by(run)),
         traffic=_traffic(run),
         config=escape(run.config_file.read_text(encoding="utf-8")),
     )
@@ -110,10 +111,33 @@ def _figures(run: RunFolder) -> list[tuple[str, str]]:
 def _plan_table(plan: Plan) -> str:
     placed = sorted(zip(plan.tables, plan.placements, strict=True), key=lambda pair: -pair[0].weight_bytes)
     rows = [
-        (table.name, f"{table.num_rows:,}", str(table.dim), f"{table.weight_bytes / 2**20:,.2f}", placement.held_by)
+        (
+            table.name,
+            f"{table.num_rows:,}",
+            str(table.dim),
+            f"{table.weight_bytes / 2**20:,.2f}",
+            placement.held_by,
+            _travels(placement),
+            placement.reason,
+        )
         for table, placement in placed
     ]
-    return _table(("table", "rows", "width", "MiB", "held by"), rows, numbers=(1, 2, 3))
+    return _table(("table", "rows", "width", "MiB", "held by", "what travels", "why"), rows, numbers=(1, 2, 3))
+
+
+def _travels(placement: Placement) -> str:
+    if placement.mode == "data_parallel":
+        return "its gradient"
+    what = "each different row" if placement.exchange == "rows" else "pooled rows"
+    wire = placement.wire
+    return what if wire is None else f"{what}, {wire.forward} there and {wire.backward} back"
+
+
+def _decided_by(run: RunFolder) -> str:
+    plan = run.config.parallel.plan
+    if plan == AUTO_PLAN:
+        return "Decided by what a step was predicted to cost (parallel.plan=auto)."
+    return f"Decided by {plan}." if plan else "Decided by the tables' sizes, and by parallel.tables."
 
 
 def _traffic(run: RunFolder) -> str:

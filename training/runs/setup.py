@@ -5,13 +5,36 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rankhouse.training.checkpoint.files import Checkpoint
-from rankhouse.training.config import Config, load_recipe, override
+from rankhouse.training.checkpoint.host_memory import free_bytes
+from rankhouse.training.config import AUTO_PLAN, Config, load_recipe, override
 from rankhouse.training.continuation import check_continues, source_checkpoint, source_recipe
 from rankhouse.training.data.prepared import PreparedDataset
 from rankhouse.training.errors import ConfigError
+from rankhouse.training.planner.hardware import PROFILES, hardware_profile
+from rankhouse.training.planner.recipe_plan import plan_recipe
+from rankhouse.training.planner.room import Room, check_room, cluster_of
 from rankhouse.training.runs.folder import RunFolder
 
 DEFAULT_RECIPE = "dlrm"
+
+
+@dataclasses.dataclass(frozen=True)
+class StartRoom:
+    """Where a run is going to start.
+
+    Attributes:
+        num_ranks: On how many ranks.
+        free_bytes: What is free on the machine that they share; 0 where they are on several.
+    """
+
+    num_ranks: int
+    free_bytes: int = 0
+
+    @classmethod
+    def of(cls, num_ranks: int, hosts: str | None = None) -> "StartRoom":
+        """Returns the room of so many ranks on this machine, or on others, of whose memory nothing is known here."""
+        return cls(num_ranks, free_bytes() if hosts is None else 0)
+
 
 # What the saved state and the order of the samples depend on.
 _FIXED_SETTINGS = (
@@ -35,6 +58,7 @@ def new_run(
     settings: Sequence[str] = (),
     source: Path | None = None,
     overwrite: bool = False,
+    room: StartRoom | None = None,
 ) -> RunFolder:
     """Makes the folder of a new run.
 
@@ -46,39 +70,49 @@ def new_run(
         settings: Settings to change, such as `optimizer.learning_rate=0.01`.
         source: The checkpoint, or the run whose newest it is, from which the new run goes on.
         overwrite: Delete the folder of an earlier run first.
+        room: Where it is going to start, to find out early that it cannot.
 
     Raises:
         CheckpointError: There is no such source, or the new run cannot go on from it.
         ConfigError: The recipe or a setting is wrong, or no data is given.
         DatasetError: The dataset is wrong, or lacks a split.
+        PlanError: Tables cannot be placed as the recipe says, or do not fit the memory.
         RunFolderError: The folder is there already, or is not a run's and so not ours to delete.
     """
     if recipe is None:
         recipe = source_recipe(source_checkpoint(source)) if source is not None else None
     config = load_recipe(recipe or DEFAULT_RECIPE, overrides=settings)
     config = _with_source(_checked(config, data), folder, source)
+    _check_plan(config, room)
     if overwrite and folder.exists():
         RunFolder.open(folder).remove()
     return RunFolder.create(folder, config)
 
 
-def resumed_run(folder: Path, *, data: Path | None = None, settings: Sequence[str] = ()) -> RunFolder:
+def resumed_run(
+    folder: Path, *, data: Path | None = None, settings: Sequence[str] = (), room: StartRoom | None = None
+) -> RunFolder:
     """Opens the folder of an earlier run, to go on with it.
 
     Args:
         folder: Where.
         data: Where the prepared dataset is now, if it was moved.
         settings: Settings to change, such as `training.epochs=2`.
+        room: Where it is going to start, to find out early that it cannot.
 
     Raises:
         ConfigError: A setting is wrong, or cannot change any more because the run has saved its state.
         DatasetError: The dataset is gone or wrong.
+        PlanError: Tables cannot be placed as the recipe says, or do not fit the memory.
         RunFolderError: There is no run.
     """
     run = RunFolder.open(folder)
     config = _checked(override(run.config, settings), data)
     if run.latest_checkpoint is not None:
         _check_unchanged(run, config)
+    _check_plan(config, room)
+    if config.parallel != run.config.parallel:
+        run.clear_plan()
     run.write_config(config)
     return run
 
@@ -105,6 +139,15 @@ def _with_source(config: Config, folder: Path, source: Path | None) -> Config:
     return dataclasses.replace(config, training=dataclasses.replace(config.training, continue_from=str(checkpoint)))
 
 
+def _check_plan(config: Config, room: StartRoom | None) -> None:
+    """Finds out early what the ranks would refuse; what a plan by cost becomes is known only where they measure."""
+    if room is None:
+        return
+    rooms = [Room("this machine", tuple(range(room.num_ranks)), room.free_bytes or float("inf"))]
+    cluster = cluster_of(config, rooms, hardware_profile(config.parallel.hardware or "2-cores"))
+    check_room(plan_recipe(config, PreparedDataset.open(config.data.path), cluster), config, rooms)
+
+
 def _check_unchanged(run: RunFolder, config: Config) -> None:
     """Refuses what the run could not go on with, before its configuration is overwritten."""
     for key in _FIXED_SETTINGS:
@@ -125,4 +168,15 @@ def _checked(config: Config, data: Path | None) -> Config:
     dataset = PreparedDataset.open(path)
     for split in (config.data.train_split, config.data.valid_split):
         dataset.split(split)
-    return dataclasses.replace(config, data=dataclasses.replace(config.data, path=str(path)))
+    config = dataclasses.replace(config, data=dataclasses.replace(config.data, path=str(path)))
+    # Ranks and later starts may have another working directory.
+    parallel = dataclasses.replace(
+        config.parallel,
+        plan=_absolute(config.parallel.plan, words=("", AUTO_PLAN)),
+        hardware=_absolute(config.parallel.hardware, words=("", *PROFILES)),
+    )
+    return dataclasses.replace(config, parallel=parallel)
+
+
+def _absolute(path: str, *, words: Sequence[str]) -> str:
+    return path if path in words else str(Path(path).resolve())

@@ -12,4 +12,4 @@ def test_measures_this_machine_into_a_profile(tmp_path: Path) -> None:
     # One rank has no other to exchange with; all else is this machine's.
     assert measured.intra == PROFILES["2-cores"].intra
     unmeasured = {name for name, value in asdict(measured).items() if value == asdict(PROFILES["2-cores"])[name]}
-    assert unmeasured == {"intra", "inter", "ranks_per_node"}
+    assert unmeasured == {"intra", "inter", "ranks_per_node", "shares_host_memory"}

@@ -9,12 +9,12 @@ TABLES = ["user_a", "user_b", "item"]
 
 
 def test_names_go_before_patterns_and_earlier_patterns_before_later() -> None:
-    constraints = {"user_*": {"device": "host"}, "*": {"wire": "int8"}, "user_b": {"ranks": [0]}}
+    constraints = {"user_*": {"device": "host"}, "*": {"wire_forward": "int8"}, "user_b": {"ranks": [0]}}
     found = read_constraints(constraints, TABLES, num_ranks=2)
     assert found == {
         "user_a": Constraint(device="host"),
         "user_b": Constraint(ranks=(0,)),
-        "item": Constraint(wire="int8"),
+        "item": Constraint(wire_forward="int8"),
     }
 
 
@@ -39,7 +39,10 @@ def test_are_read_from_yaml(tmp_path: Path) -> None:
         ({"item": {"ranks": [1, 1]}}, "expected at least one, each once"),
         ({"item": {"num_slices": 0}}, "num_slices = 0"),
         ({"item": {"device": "disk"}}, "device = 'disk'"),
-        ({"item": {"wire": "int4"}}, "wire = 'int4'"),
+        ({"item": {"wire_forward": "int4"}}, "wire_forward = 'int4'"),
+        ({"item": {"cache_rows": 5}}, "cache_rows = 5; expected at least 1, and device = 'host'"),
+        ({"item": {"mode": "data_parallel", "device": "host"}}, "none of its rows travel or lie on the host"),
+        ({"item": {"mode": "row_wise", "exchange": "pooled"}}, "row_wise, where unique ids travel"),
         ({"item": {"exchange": "ids"}}, "exchange = 'ids'"),
         ({"item": {"mode": "data_parallel", "ranks": [0]}}, "data_parallel, which is whole on all ranks"),
         ({"item": {"mode": "table_wise", "num_slices": 2}}, "table_wise in 2 slices"),

@@ -4,9 +4,9 @@ import pytest
 
 from rankhouse.kernels.optimizer_settings import Adam, RowwiseAdagrad, Sgd
 from rankhouse.training.errors import PlanError
+from rankhouse.training.exchange.wire_format import WireDtypes
 from rankhouse.training.plan import Mode, Plan, make_plan, place
 from rankhouse.training.planner.forecast import forecast
-from rankhouse.training.planner.work import TableOptions
 from rankhouse.training.planner.workload import Cluster, Workload
 from tests.training.planner.small_workload import cluster, load, small_workload
 
@@ -15,6 +15,10 @@ def one_table(mode: Mode, *, num_ranks: int, exchange: str | None = None, **othe
     item = load("t", 10_000, 16, **others)
     placement = place(item.table, mode, num_ranks=num_ranks, exchange=exchange)  # type: ignore[arg-type]
     return Plan((item.table,), (placement,), num_ranks), Workload((item,), 4096)
+
+
+def with_placement(plan: Plan, **changes: object) -> Plan:
+    return replace(plan, placements=(replace(plan.placements[0], **changes),))  # type: ignore[arg-type]
 
 
 def test_bytes_on_the_wire_are_those_of_the_exchange() -> None:
@@ -33,8 +37,12 @@ def test_narrow_wires_and_unique_ids_send_less() -> None:
     assert forecast(plan, narrow, cluster(4)).wire_bytes == pytest.approx(plain * (8 + 2 * 32) / (8 + 2 * 64))
     unique, _ = one_table("table_wise", num_ranks=4, exchange="rows", lookups=10.0, num_inputs=10, id_exponent=1.05)
     assert forecast(unique, narrow, cluster(4)).wire_bytes < plain / 3
-    options = {"t": TableOptions(forward_wire="int8", backward_wire="int8")}
-    assert forecast(plan, workload, cluster(4), options=options).wire_bytes == pytest.approx(plain * 56 / 136)
+    wired = with_placement(plan, wire=WireDtypes("int8", "int8"))
+    assert forecast(wired, workload, cluster(4)).wire_bytes == pytest.approx(plain * 56 / 136)
+    assert (
+        forecast(wired, workload, cluster(4)).phase_seconds["lookup"]
+        > forecast(plan, workload, cluster(4)).phase_seconds["lookup"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -60,10 +68,12 @@ def test_cuts_share_weights_and_copies_do_not() -> None:
 def test_tables_on_the_host_leave_the_device_free_but_slow() -> None:
     plan, workload = one_table("table_wise", num_ranks=2)
     device = forecast(plan, workload, cluster(2))
-    host = forecast(plan, workload, cluster(2), options={"t": TableOptions(device="host")})
-    assert host.ranks[0].weight_bytes == 0
+    host = forecast(with_placement(plan, device="host", cache_rows=500), workload, cluster(2))
+    assert host.ranks[0].weight_bytes == 4 * 16 * 500
     assert host.ranks[0].host_bytes == device.ranks[0].weight_bytes + device.ranks[0].slot_bytes
     assert host.phase_seconds["lookup"] > device.phase_seconds["lookup"]
+    whole = forecast(with_placement(plan, device="host", cache_rows=10_000), workload, cluster(2))
+    assert whole.phase_seconds == device.phase_seconds
 
 
 def test_one_rank_exchanges_nothing() -> None:

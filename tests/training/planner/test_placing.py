@@ -4,11 +4,12 @@ import pytest
 
 from rankhouse.kernels.optimizer_settings import RowwiseAdagrad
 from rankhouse.training.errors import NoRoomError, PlanError
+from rankhouse.training.exchange.wire_format import WireDtypes
 from rankhouse.training.models.synthetic_models import synthetic_model
 from rankhouse.training.plan import check_plan
 from rankhouse.training.planner.constraints import Thresholds
 from rankhouse.training.planner.forecast import forecast
-from rankhouse.training.planner.hardware import PROFILES
+from rankhouse.training.planner.hardware import PROFILES, Link
 from rankhouse.training.planner.placing import plan_tables
 from rankhouse.training.planner.published import peer_plan
 from rankhouse.training.planner.workload import Cluster, synthetic_workload
@@ -57,7 +58,7 @@ def test_constraints_are_kept() -> None:
         "user": {"mode": "row_wise", "ranks": [1, 2]},
         "item": {"mode": "column_wise", "num_slices": 4},
         "sh*": {"ranks": [3]},
-        "wide": {"device": "host", "wire": "bfloat16"},
+        "wide": {"device": "host", "cache_rows": 9000, "wire_forward": "bfloat16"},
         "tiny": {"mode": "table_wise", "exchange": "rows"},
     }
     made = plan_tables(small_workload(), cluster(4), constraints=decided)
@@ -68,7 +69,8 @@ def test_constraints_are_kept() -> None:
     assert (held["tiny"].mode, held["tiny"].exchange) == ("table_wise", "rows")
     assert "as its constraint says" in held["user"].reason
     assert sum(rank.host_bytes for rank in made.ranks) > 4 * 256 * 100_000
-    assert made.options["wide"].forward_wire == "bfloat16"
+    assert (held["wide"].device, held["wide"].cache_rows) == ("host", 9000)
+    assert made.plan.wires == {"wide": WireDtypes("bfloat16", "float32")}
 
 
 def test_thresholds_decide_in_elements() -> None:
@@ -88,17 +90,43 @@ def test_frequent_rows_of_many_tables_do_not_meet_on_one_rank() -> None:
 
 
 def test_what_cannot_fit_is_refused_with_what_would() -> None:
+    hosts = replace(PROFILES["a100"], host_memory_bytes=1e7)
     with pytest.raises(NoRoomError) as refused:
-        plan_tables(small_workload(), cluster(1, memory_bytes=1e9))
+        plan_tables(small_workload(), Cluster(1, hosts, 1e9))
     message = str(refused.value)
     assert message.startswith(
         "1.28 GiB of tables and slots do not fit 1 rank of 858.3 MiB usable memory (1.28 GiB a rank)"
     )
-    assert "- more ranks: it fits 2\n" in message
-    assert "- rows of int8: 842.9 MiB a rank, does not fit either" in message
+    assert "- more ranks with as much memory each: it fits 2\n" in message
     assert "- row-wise Adagrad, one number for a row: 670.2 MiB a rank, fits" in message
-    assert '- device "host" for user: 984.2 MiB that the hosts have room for' in message
+    assert '- device "host" for user: 984.2 MiB that the hosts have no room for, but other ranks might' in message
+    with pytest.raises(NoRoomError) as refused:
+        plan_tables(small_workload(), Cluster(1, replace(hosts, shares_host_memory=True), 1e9))
+    assert "host" not in str(refused.value)
     assert not plan_tables(small_workload(), cluster(2, memory_bytes=1e9)).overfull()
+
+
+def test_what_has_no_room_lies_on_the_host_where_that_has() -> None:
+    made = plan_tables(small_workload(), cluster(1, memory_bytes=1e9))
+    hosted = [placement for placement in made.plan.placements if placement.device == "host"]
+    assert [placement.table for placement in hosted] == ["user"]
+    assert hosted[0].cache_rows == 2_000_000 // 5
+    assert "on the host with 400,000 rows cached" in hosted[0].reason
+    assert not made.overfull()
+    with pytest.raises(NoRoomError, match='device "host" for user'):
+        plan_tables(small_workload(), cluster(1, memory_bytes=1e9), constraints={"user": {"device": "device"}})
+
+
+def test_rows_travel_in_fewer_bytes_where_that_is_allowed_and_faster() -> None:
+    free = small_workload(auto_wire="bfloat16")
+    made = plan_tables(free, cluster(16), constraints={"user": {"wire_backward": "float32"}})
+    assert made.plan.wires["wide"] == WireDtypes("bfloat16", "bfloat16")
+    assert made.plan.wires.get("user", WireDtypes()).backward == "float32"
+    assert made.step_seconds < plan_tables(small_workload(), cluster(16)).step_seconds
+    # Where links are as fast as memory, to round costs more than it saves.
+    hardware = PROFILES["a100"]
+    fast = replace(hardware, intra=Link(1e13, 1e13, 2e-5))
+    assert not plan_tables(free, Cluster(4, fast)).plan.wires
 
 
 def test_tables_on_the_host_must_fit_there() -> None:

@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from rankhouse.training.config import Config
+from rankhouse.training.errors import PlanError
 from rankhouse.training.plan import TableSpec, make_plan
 from rankhouse.training.runs.folder import Result, RunFolder
 from rankhouse.training.runs.report import write_report
@@ -44,6 +45,8 @@ def test_it_shows_the_figures_the_plan_and_the_configuration(run: RunFolder) -> 
         assert text in page, text
     assert re.search(r"user</td>.*90,000.*5\.49.*rank 0", page)
     assert re.search(r"shop</td>.*every rank", page)
+    assert "Decided by the tables&#x27; sizes" in page
+    assert "to the least loaded rank, largest first" in page
     assert "learning_rate: 0.03" in page
 
 
@@ -100,5 +103,5 @@ def test_an_undefined_auc_is_said_so(run: RunFolder) -> None:
 
 def test_a_run_without_plan_has_no_report(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path / "run", Config())
-    with pytest.raises(FileNotFoundError, match=r"plan\.json"):
+    with pytest.raises(PlanError, match=r"cannot read a plan from .*plan\.json"):
         write_report(run)

@@ -1,0 +1,150 @@
+"""Who holds which table of a dataset, as a recipe says. Pure: it needs neither TensorFlow nor ranks.
+
+What `parallel.plan` says decides:
+
+    nothing   small tables on every rank, each other one whole on the least loaded; `parallel.tables` goes before that
+    "auto"    what a step costs (`placing`), within what `parallel.tables` says
+    a file    the document in it
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Literal
+
+from rankhouse.training.config import AUTO_PLAN, Config
+from rankhouse.training.data.prepared import PreparedDataset
+from rankhouse.training.errors import PlanError
+from rankhouse.training.exchange.wire_format import WireDtypes
+from rankhouse.training.models.synthetic_models import ID_EXPONENT
+from rankhouse.training.plan import Placement, Plan, TableSpec, make_plan, place
+from rankhouse.training.planner.constraints import Constraint, decided_wire, on_device, read_constraints
+from rankhouse.training.planner.forecast import Forecast, forecast
+from rankhouse.training.planner.placing import plan_tables
+from rankhouse.training.planner.workload import Cluster, DenseLoad, TableLoad, Workload, dense_load
+
+
+def plan_recipe(config: Config, dataset: PreparedDataset, cluster: Cluster) -> Forecast:
+    """Decides which rank holds which of a dataset's tables, and says what that costs.
+
+    Args:
+        config: The recipe.
+        dataset: Says which tables there are.
+        cluster: The ranks.
+
+    Raises:
+        NoRoomError: A plan by cost does not fit the ranks' memory; the message says what would. Of other plans
+            `room.check_room` says whether they do.
+        PlanError: There are no tables, the document or a decision does not go with them or with the ranks, or the
+            optimizer cannot train tables that are cut so.
+    """
+    workload = recipe_workload(config, dataset)
+    if config.parallel.plan == AUTO_PLAN:
+        return plan_tables(workload, cluster, constraints=recipe_constraints(config))
+    if config.parallel.plan:
+        plan = Plan.read(Path(config.parallel.plan))
+    else:
+        plan = _by_size(config, workload, cluster.num_ranks)
+    _check_slots(plan, workload)
+    return forecast(plan, workload, cluster)
+
+
+def recipe_workload(config: Config, dataset: PreparedDataset) -> Workload:
+    """Returns what a step of a recipe does. A list is taken to have one id in a sample, as nobody has counted them."""
+    loads = []
+    for name, info in dataset.tables.items():
+        num_inputs = len(dataset.spec.tables[name])
+        # Known values come by falling frequency, and those of logs follow about such a law.
+        loads.append(TableLoad(TableSpec(name, info.num_rows, info.dim, float(num_inputs)), num_inputs, ID_EXPONENT))
+    return Workload(
+        tables=tuple(loads),
+        batch_size=config.training.batch_size,
+        dense=_dense_load(config, dataset),
+        optimizer=config.optimizer.settings(),
+        forward_wire=config.parallel.wire_forward,
+        backward_wire=config.parallel.wire_backward,
+        auto_wire=config.parallel.auto_wire,
+    )
+
+
+def recipe_constraints(config: Config) -> dict[str, Constraint]:
+    """Returns what a recipe decides about single tables."""
+    return {name: Constraint(**asdict(table)) for name, table in config.parallel.tables.items()}
+
+
+def _by_size(config: Config, workload: Workload, num_ranks: int) -> Plan:
+    tables = [load.table for load in workload.tables]
+    threshold = config.parallel.data_parallel_threshold_rows
+    plan = make_plan(tables, num_ranks=num_ranks, data_parallel_threshold_rows=threshold)
+    decided = read_constraints(recipe_constraints(config), [table.name for table in tables], num_ranks=num_ranks)
+    placements = [
+        _decided(plan, load, decided[placement.table], workload) if placement.table in decided else placement
+        for load, placement in zip(workload.tables, plan.placements, strict=True)
+    ]
+    return replace(plan, placements=tuple(placements))
+
+
+def _decided(plan: Plan, load: TableLoad, constraint: Constraint, workload: Workload) -> Placement:
+    """Returns where a table lies by a recipe's word, or else as before."""
+    table, placement = load.table, plan.placement(load.table.name)
+    mode = constraint.decided_mode or placement.mode
+    if mode == "data_parallel" and not constraint.may_be_everywhere:
+        mode = "table_wise"
+    exchange = None if mode in ("data_parallel", "row_wise") else constraint.exchange
+    if (mode, constraint.ranks, exchange) != (placement.mode, None, None) or mode in ("column_wise", "row_wise"):
+        placement = place(
+            table,
+            mode,
+            num_ranks=plan.num_ranks,
+            ranks=_holders(plan, placement, constraint, mode=mode),
+            num_slices=constraint.num_slices if mode in ("column_wise", "row_wise") else None,
+            exchange=exchange,
+            reason="as the recipe says",
+        )
+    common = WireDtypes(workload.forward_wire, workload.backward_wire)
+    hosted = on_device(placement, load, constraint, batch_size=workload.batch_size)
+    return replace(hosted, wire=decided_wire(placement, constraint, common))
+
+
+def _holders(plan: Plan, before: Placement, constraint: Constraint, *, mode: str) -> Sequence[int] | None:
+    if mode == "table_wise":
+        if constraint.ranks:
+            return constraint.ranks[:1]
+        emptiest = min(range(plan.num_ranks), key=lambda rank: (plan.bytes_of(rank), rank))
+        return before.ranks if before.mode == "table_wise" else [emptiest]
+    if mode == "row_wise" and constraint.num_slices and not constraint.ranks:
+        return range(min(constraint.num_slices, plan.num_ranks))
+    return constraint.ranks
+
+
+def _check_slots(plan: Plan, workload: Workload) -> None:
+    if len(workload.optimizer.slot_shape(2, 2)) > 1:
+        return
+    if cut := plan.cut_by_columns:
+        raise PlanError(
+            f"table {cut[0]!r} is cut by columns, and the optimizer {workload.optimizer.rule!r} keeps one number for "
+            "each row, so each slice would have its own; cut the table by rows, or take another optimizer.rule"
+        )
+
+
+def _dense_load(config: Config, dataset: PreparedDataset) -> DenseLoad:
+    """Returns what DLRM costs: the bottom layers, dot products of all pairs of vectors, the top layers."""
+    spec, precision = dataset.spec, config.training.precision
+    dim = max((info.dim for info in dataset.tables.values()), default=0)
+    num_vectors = len(spec.categorical) + bool(spec.continuous)
+    num_pairs = num_vectors * (num_vectors - 1) // 2
+    bottom = [len(spec.continuous), *config.model.bottom_mlp, dim] if spec.continuous else []
+    joined = num_pairs + (dim if spec.continuous else 0)
+    products: Literal["float32", "bfloat16"] = "bfloat16" if precision == "mixed_bfloat16" else "float32"
+    parts = [
+        dense_load(bottom, products),
+        dense_load([joined, *config.model.top_mlp, 1], products),
+        DenseLoad(flops=2.0 * num_pairs * dim, activations=float(num_pairs), num_layers=1),
+    ]
+    return DenseLoad(
+        flops=sum(part.flops for part in parts),
+        num_parameters=sum(part.num_parameters for part in parts),
+        activations=sum(part.activations for part in parts),
+        num_layers=sum(part.num_layers for part in parts),
+        precision=products,
+    )
