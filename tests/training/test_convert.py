@@ -54,7 +54,9 @@ def test_the_same_scores_and_nothing_left_of_keras_tables() -> None:
 
 
 def test_a_sequential_model() -> None:
-    layers = [tf_keras.layers.Embedding(9, 2, input_shape=(4,)), tf_keras.layers.Flatten(), tf_keras.layers.Dense(1)]
+    no_op = tf_keras.regularizers.L2(0.0)  # DeepCTR makes such ones.
+    table = tf_keras.layers.Embedding(9, 2, embeddings_regularizer=no_op, input_shape=(4,))
+    layers = [table, tf_keras.layers.Flatten(), tf_keras.layers.Dense(1)]
     model = tf_keras.Sequential(layers)
     ids = np.arange(8).reshape(2, 4)
     np.testing.assert_allclose(distributed_model(model)(ids), model(ids), rtol=1e-6)

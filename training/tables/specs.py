@@ -81,6 +81,18 @@ def spec_of(embedding: Any) -> EmbeddingSpec:
     )
 
 
+def whole_table_setting(layer: Any) -> str | None:
+    """Returns what of a Keras Embedding layer needs its whole table at every step: a regularizer or a constraint.
+
+    A regularizer whose factors are 0, as libraries of models make them, does nothing and is none.
+    """
+    regularizer = layer.embeddings_regularizer
+    factors = [getattr(regularizer, name) for name in ("l1", "l2") if hasattr(regularizer, name)]
+    if regularizer is not None and not (factors and all(float(factor) == 0 for factor in factors)):
+        return "embeddings_regularizer"
+    return "embeddings_constraint" if layer.embeddings_constraint is not None else None
+
+
 def resolve_inputs(
     specs: Sequence[EmbeddingSpec], inputs: Sequence[Any] | None, input_table_map: Sequence[int] | None
 ) -> tuple[Input, ...]:
@@ -139,9 +151,11 @@ def _spec_of_layer(layer: Any) -> EmbeddingSpec:
         raise EmbeddingError(
             f"table {layer.name!r} has mask_zero; pooled lookups have no mask, leave padding out of the bags"
         )
-    for setting in ("embeddings_regularizer", "embeddings_constraint"):
-        if getattr(layer, setting) is not None:
-            raise EmbeddingError(f"table {layer.name!r} has an {setting}, which distributed tables do not support")
+    if setting := whole_table_setting(layer):
+        raise EmbeddingError(
+            f"table {layer.name!r} has an {setting}, which needs the whole table at every step, and no rank has it; "
+            "leave it out (a regularizer's factor may be 0), or use weight decay of a trainer's optimizer"
+        )
     combiner = getattr(layer, "combiner", "sum")  # Keras' own layers have none.
     return EmbeddingSpec(layer.input_dim, layer.output_dim, layer.name, combiner, layer.embeddings_initializer)
 

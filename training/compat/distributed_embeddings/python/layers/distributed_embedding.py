@@ -16,7 +16,7 @@ from rankhouse.training.compat.distributed_embeddings.python.layers.strategy imp
 from rankhouse.training.compat.distributed_embeddings.python.layers.world import world
 from rankhouse.training.errors import CompatError, EmbeddingError
 from rankhouse.training.exchange.wire_format import WireFormat
-from rankhouse.training.tables.specs import EmbeddingSpec
+from rankhouse.training.tables.specs import EmbeddingSpec, whole_table_setting
 
 
 @tf_keras.saving.register_keras_serializable("distributed_embeddings")
@@ -265,12 +265,11 @@ def _specs_of(embeddings: Sequence[Any], *, pooled: bool) -> list[EmbeddingSpec]
                 f"cannot spread {embedding!r} over ranks: expected tf_keras.layers.Embedding or Embedding of this "
                 "library, as the lookup of another layer is its own code"
             )
-        for setting in ("embeddings_regularizer", "embeddings_constraint"):
-            if getattr(embedding, setting) is not None:
-                raise CompatError(
-                    f"layer {embedding.name!r} has {setting}, which a table that lies on several ranks does not have; "
-                    "leave it out, or keep the layer outside of DistributedEmbedding"
-                )
+        if setting := whole_table_setting(embedding):
+            raise CompatError(
+                f"layer {embedding.name!r} has {setting}, which a table that lies on several ranks does not have; "
+                "leave it out, or keep the layer outside of DistributedEmbedding"
+            )
     counts = Counter(embedding.name for embedding in embeddings)
     specs = []
     for number, embedding in enumerate(embeddings):
