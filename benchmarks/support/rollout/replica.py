@@ -13,7 +13,7 @@ from rankhouse.serving.gateway_process import GatewayPorts, GatewayProcess
 from rankhouse.serving.processes import free_ports
 from rankhouse.serving.triton_server import TritonServer
 
-SECONDS = 60.0
+SECONDS = 300.0
 _LOOK_SECONDS = 0.01
 
 
@@ -73,7 +73,7 @@ class Replica:
         """Starts it and waits until it takes requests.
 
         Raises:
-            ProcessFailedError: It died, or was not ready in a minute; the message ends with the end of its log.
+            ProcessFailedError: It died, or was not ready in five minutes; the message ends with the end of its log.
         """
         self.process.start()
         self.wait_until_ready()
@@ -82,7 +82,7 @@ class Replica:
         """Waits until it takes requests.
 
         Raises:
-            ProcessFailedError: It died, or was not ready in a minute; the message ends with the end of its log.
+            ProcessFailedError: It died, or was not ready in five minutes; the message ends with the end of its log.
         """
         self.process.process.wait_until(lambda: self.process.is_ready, timeout_seconds=SECONDS)
 

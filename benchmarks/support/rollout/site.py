@@ -47,7 +47,7 @@ class Site:
         self.state_path = folder / "state.db"
         self.state_url = state_url or f"sqlite://{quote(str(self.state_path))}"
         self._versions = MarkedVersions(folder / "versions", model=self.model)
-        self.store = open_state_store(self.state_url)
+        self.store = open_state_store(self.state_url, timeout_seconds=60.0)
         document = {"admit": "direct"} if steps is None else {"admit": "rollout", "rollout": {"steps": steps}}
         policy = parse_policy({**document, "keep_loaded_bytes": _ENOUGH_BYTES})
         self.store.create(ModelState(model=self.model, policy=policy))

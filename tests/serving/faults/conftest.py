@@ -18,6 +18,12 @@ def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
         yield server
 
 
+@pytest.fixture(autouse=True)
+def patient_gateways(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is slow on a busy machine is no fault: gateways have less time for a request only than those who ask."""
+    monkeypatch.setenv("RANKHOUSE_REQUEST_TIMEOUT_SECONDS", "25")
+
+
 @pytest.fixture
 def new_site(tmp_path: Path) -> Iterator[Callable[..., Site]]:
     """Makes a site."""
