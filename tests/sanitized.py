@@ -14,6 +14,8 @@ ROOT = Path(__file__).parents[1]
 SANITIZERS = ("address,undefined", "thread")
 
 _INCLUDES = [f"-I{ROOT / folder}" for folder in (".", "kernels/include", "embedding_cache/native/include")]
+_OWN_INCLUDES = [f"-I{ROOT / folder}" for folder in ("kernels", "embedding_cache/native")]
+_STRICT = ("-Wall", "-Wextra", "-Werror")
 # Longer than any allocation that the machine could grant fails here as it does there.
 _OPTIONS = {
     "ASAN_OPTIONS": "allocator_may_return_null=1",
@@ -55,6 +57,7 @@ class SanitizedLibraries:
         build = [cmake, "--build", self.folder, "--target", "rankhouse_engine", "--parallel", "2"]
         output = subprocess.run(build, timeout=6000, capture_output=True, text=True, check=False)
         assert output.returncode == 0, output.stdout[-4000:] + output.stderr[-4000:]
+        (self.folder / "messages").write_text(output.stderr)
 
     @property
     def kernels(self) -> Path:
@@ -64,13 +67,47 @@ class SanitizedLibraries:
     def engine(self) -> Path:
         return self.folder / "embedding_cache/librankhouse_engine.so"
 
+    @property
+    def _checked(self) -> list[str]:
+        return [f"-fsanitize={self.sanitizers}", "-fno-sanitize-recover=all"]
+
     def program(self, sources: list[Path], folder: Path) -> Path:
         """Compiles C, or C++, with all that the libraries export."""
-        checked = [f"-fsanitize={self.sanitizers}", "-fno-sanitize-recover=all"]
-        options = ["-Wall", "-Wextra", "-Werror", "-pedantic", *_INCLUDES, *checked, "-g1", "-O1"]
+        options = [*_STRICT, "-pedantic", *_INCLUDES, *self._checked, "-g1", "-O1"]
         found_by = f"-Wl,-rpath,{self.kernels.parent}:{self.engine.parent}"
         libraries = [self.engine, self.kernels, "-lm", "-lpthread", found_by]
-        return linked(folder / sources[0].stem, compiled(sources, folder, options), [*checked, *libraries])
+        return linked(folder / sources[0].stem, compiled(sources, folder, options), [*self._checked, *libraries])
+
+    def program_of_parts(
+        self, sources: Sequence[Path], parts: Sequence[Path], folder: Path, *, options: Sequence[str] = ()
+    ) -> Path:
+        """Compiles C, or C++, with what only some of the libraries' sources have, exported or not.
+
+        Args:
+            sources: The program's own.
+            parts: Sources of the libraries, whose objects are there already.
+            folder: Gets the program, named as the first source.
+            options: More of the compiler's, as `-pedantic`, and of the linker's, as `-lcrypto`.
+        """
+        messages = (self.folder / "messages").read_text().splitlines()
+        warnings = [line for line in messages if "warning:" in line and line.startswith(tuple(map(str, parts)))]
+        assert warnings == []
+        flags = [*_STRICT, *_INCLUDES, *_OWN_INCLUDES, *self._checked, "-g1", "-O1"]
+        flags += [option for option in options if not option.startswith("-l")]
+        there = {part: self._object_of(part) for part in parts}
+        # The stand-ins of what a build without CUDA lacks, where this one has it.
+        own = compiled([*sources, *(part for part, made in there.items() if not made.exists())], folder, flags)
+        libraries = ["-lpthread", *(option for option in options if option.startswith("-l"))]
+        objects = [*own, *(made for made in there.values() if made.exists())]
+        return linked(folder / sources[0].stem, objects, [*self._checked, *libraries])
+
+    def _object_of(self, source: Path) -> Path:
+        """Where CMake has the object of a library's source."""
+        inside = source.relative_to(ROOT)
+        place, target = self.folder, "rankhouse_kernels"
+        if inside.parts[0] == "embedding_cache":
+            place, target, inside = place / inside.parts[0], "rankhouse_engine", inside.relative_to(inside.parts[0])
+        return place / "CMakeFiles" / f"{target}.dir" / f"{inside}.o"
 
 
 def compiled(sources: Sequence[Path], folder: Path, options: Sequence[str]) -> list[Path]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rankhouse.embedding_cache.format.version import VersionStore
-from tests.sanitized import ROOT, SanitizedLibraries, compiled, linked, run
+from tests.sanitized import ROOT, SANITIZERS, SanitizedLibraries, run
 
 HERE = Path(__file__).parent
 NATIVE = ROOT / "embedding_cache/native"
@@ -22,14 +22,11 @@ NEEDED = ("core/status.cc", "cpu/memory.cc", "cpu/parallel.cc", "cpu/scratch.cc"
 pytestmark = pytest.mark.timeout(1500)
 
 
-def fuzzer(folder: Path) -> Path:
-    checked = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g1", "-O1"]
-    strict = ["-Wall", "-Wextra", "-Werror"]
-    folders = (NATIVE / "include", NATIVE, KERNELS / "include", KERNELS, KERNELS.parent, ROOT / "tests/kernels", HERE)
-    own = [*(NATIVE / "transform").glob("*.cc"), NATIVE / "format/json.cc", NATIVE / "format/tensor_file.cc"]
-    sources = [HERE / "fuzz.cc", HERE / "memory_files.cc", *own, *(KERNELS / name for name in NEEDED)]
-    objects = compiled(sources, folder, [*strict, *checked, *(f"-I{path}" for path in folders)])
-    return linked(folder / "fuzz", objects, [*checked, "-lpthread"])
+def fuzzer(sanitized: SanitizedLibraries, folder: Path) -> Path:
+    sources = [HERE / "fuzz.cc", HERE / "memory_files.cc"]
+    parts = [*(NATIVE / "transform").glob("*.cc"), NATIVE / "format/json.cc", NATIVE / "format/tensor_file.cc"]
+    parts += [KERNELS / name for name in NEEDED]
+    return sanitized.program_of_parts(sources, parts, folder, options=[f"-I{ROOT / 'tests/kernels'}", f"-I{HERE}"])
 
 
 def test_nothing_is_found_in_a_c_program(sanitized: SanitizedLibraries, tmp_path: Path) -> None:
@@ -37,9 +34,10 @@ def test_nothing_is_found_in_a_c_program(sanitized: SanitizedLibraries, tmp_path
     run(sanitized.program([HERE / "transform.c"], tmp_path), folder)
 
 
-def test_damaged_files_are_refused_or_read_within_their_bounds(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sanitized", SANITIZERS[:1], indirect=True)
+def test_damaged_files_are_refused_or_read_within_their_bounds(sanitized: SanitizedLibraries, tmp_path: Path) -> None:
     version = VersionStore(STORES / "golden_chain").open("000003-b7a8a7ab")
-    found = run(fuzzer(tmp_path), "1", "4000", version.path / "transform.json", *version.vocabulary_files)
+    found = run(fuzzer(sanitized, tmp_path), "1", "4000", version.path / "transform.json", *version.vocabulary_files)
     opened, applied = map(int, re.findall(r"\d+", found))
     assert 4000 > opened > 100
     assert applied > 100
