@@ -15,12 +15,17 @@ import pytest
 from tests.object_servers import KEYS, moto, rclone
 from tests.sanitized import SANITIZERS, SanitizedLibraries
 
-# What takes longest begins first, so that no process is left with it at the end; and compilers run beside compilers.
+# What takes longest begins first, so that no process is left with it at the end; and beside compilers, which want every
+# processor, what mostly waits: for pauses of rollouts, and for what was broken to be missed.
 BEGIN_FIRST = (
     "tests/kernels/test_sanitizers.py",
+    "tests/serving/faults/test_gateway_killed.py",
     "tests/kernels/test_library.py",
+    "tests/serving/faults/test_triton_gone.py",
     "tests/kernels/test_instruction_sets.py",
+    "tests/serving/faults/test_state_store_gone.py",
     "tests/kernels/test_cuda_emulation.py",
+    "tests/serving/faults/",
     "tests/embedding_cache/native/",
     "tests/serving/triton_backend/native/",
     "tests/test_readme.py",
