@@ -57,7 +57,7 @@ class SanitizedLibraries:
         build = [cmake, "--build", self.folder, "--target", "rankhouse_engine", "--parallel", "2"]
         output = subprocess.run(build, timeout=6000, capture_output=True, text=True, check=False)
         assert output.returncode == 0, output.stdout[-4000:] + output.stderr[-4000:]
-        (self.folder / "messages").write_text(output.stderr)
+        (self.folder / "messages").write_text(output.stdout + output.stderr)
 
     @property
     def kernels(self) -> Path:
