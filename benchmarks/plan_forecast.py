@@ -4,7 +4,8 @@
     rankhouse bench plan_forecast --ranks 2 --batch-sizes 8192
 
 The same processes measure what the machine achieves, plan and predict with that, and train. What else the machine does
-slows both, but not alike. Takes 4 minutes and 1 GiB of memory on two idle cores.
+slows both, but not alike: the planner's constants are the fastest of several runs, so on a busy machine the fastest
+step is what to hold a forecast against. Takes 4 minutes and 1 GiB of memory on two idle cores.
 """
 
 import argparse
@@ -53,18 +54,18 @@ def main() -> None:
     lines = []
     for num_ranks in options.ranks:
         for said in run_ranks(num_ranks, dataset, options):
-            predicted, measured = said["predicted"], median(said["measured"])
+            predicted, seconds = said["predicted"], (median(said["measured"]), min(said["measured"]))
             lines.append(
                 [
                     *(str(said[name]) for name in ("plan", "ranks", "batch_size")),
                     f"{1e3 * predicted:.1f}",
-                    f"{1e3 * measured:.1f}",
-                    f"{predicted / measured - 1:+.0%}",
+                    *(f"{1e3 * measured:.1f}" for measured in seconds),
+                    *(f"{predicted / measured - 1:+.0%}" for measured in seconds),
                 ]
             )
     load = f"Load of the machine meanwhile: {os.getloadavg()[1]:.1f} (mean of five minutes)."
-    columns = ["plan", "ranks", "batch", "predicted ms", "measured ms", "error"]
-    sheet = Sheet(f"Steps of the recipe dlrm, medians of {options.steps}", columns, lines)
+    columns = ["plan", "ranks", "batch", "predicted ms", "median ms", "fastest ms", "error", "of the fastest"]
+    sheet = Sheet(f"Steps of the recipe dlrm, {options.steps} of each", columns, lines)
     report(Console(), [describe_machine(), load], [sheet], [], options.output)
 
 

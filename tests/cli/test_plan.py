@@ -4,7 +4,8 @@ import pytest
 from typer.testing import CliRunner
 
 from rankhouse.cli.main import app
-from rankhouse.training.errors import NoRoomError, TrainingError
+from rankhouse.training.errors import NoRoomError, PlanError, TrainingError
+from rankhouse.training.plan import Plan
 from tests.training.tiny_dataset import write_tiny_dataset
 
 
@@ -43,6 +44,27 @@ def test_plans_by_cost_for_other_hardware(dataset: Path, tmp_path: Path) -> None
     output = run(dataset, "--hardware", "a100", "--constraints", tmp_path / "tables.yaml", "--optimizer", "adam")
     assert output.startswith("3 tables on 2 ranks of a100: ")
     assert "item by rows over 2 ranks, unique ids travel and rows come back: as its constraint says" in output
+
+
+def test_plans_a_recipe_and_writes_what_training_takes(dataset: Path, tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("training: {batch_size: 512}\nparallel:\n  tables: {user: {mode: row_wise}}\n")
+    by_size = run(dataset, "--recipe", recipe, "--output", tmp_path / "by_size.json")
+    assert f"train with it by --set parallel.plan={tmp_path / 'by_size.json'}" in by_size
+    assert [item.mode for item in Plan.read(tmp_path / "by_size.json").placements] == [
+        *("data_parallel", "data_parallel", "row_wise")
+    ]
+    by_cost = run(dataset, "--recipe", recipe, "--hardware", "2-cores", "--output", tmp_path / "by_cost.json")
+    assert "a step of 512 samples" in by_cost
+    written = Plan.read(tmp_path / "by_cost.json")
+    assert written.placement("user").mode == "row_wise"
+    again = run(dataset, "--set", f"parallel.plan={tmp_path / 'by_cost.json'}")
+    assert all(written.explain_rank(rank) in again for rank in range(2))
+
+
+def test_refuses_a_plan_that_is_not_there(dataset: Path) -> None:
+    with pytest.raises(PlanError, match=r"cannot read a plan from nothing\.json"):
+        run(dataset, "--set", "parallel.plan=nothing.json")
 
 
 def test_plans_a_synthetic_model_and_draws_it(tmp_path: Path) -> None:

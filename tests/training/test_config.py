@@ -2,7 +2,15 @@ from pathlib import Path
 
 import pytest
 
-from rankhouse.training.config import Config, TrainingConfig, find_recipe, load_recipe, override, parse_config
+from rankhouse.training.config import (
+    Config,
+    TableConfig,
+    TrainingConfig,
+    find_recipe,
+    load_recipe,
+    override,
+    parse_config,
+)
 from rankhouse.training.errors import ConfigError
 
 
@@ -21,6 +29,15 @@ def test_the_resolved_configuration_reads_back_equal() -> None:
     assert parse_config(config.to_yaml(), source="resolved") == config
 
 
+def test_tables_are_decided_by_name() -> None:
+    decided = 'parallel.tables={item: {mode: row_wise, ranks: [0, 1]}, "ad_*": {wire_forward: int8, device: host}}'
+    config = load_recipe("dlrm", overrides=[decided, "parallel.plan=auto", "parallel.hardware=h100"])
+    assert config.parallel.tables["item"] == TableConfig(mode="row_wise", ranks=(0, 1))
+    assert config.parallel.tables["ad_*"] == TableConfig(wire_forward="int8", device="host")
+    assert parse_config(config.to_yaml(), source="resolved") == config
+    assert not override(config, ["parallel.tables={}"]).parallel.tables
+
+
 def test_overrides_are_applied_in_order() -> None:
     config = override(Config(), ["training.seed=3", "optimizer.learning_rate=1e-3", "training.seed=4"])
     assert (config.training.seed, config.optimizer.learning_rate) == (4, 0.001)
@@ -28,6 +45,11 @@ def test_overrides_are_applied_in_order() -> None:
 
 def test_an_integer_is_a_number() -> None:
     assert override(Config(), ["optimizer.learning_rate=1"]).optimizer.learning_rate == 1.0
+
+
+def test_a_document_and_tables_cannot_both_decide() -> None:
+    with pytest.raises(ConfigError, match=r"parallel\.tables names item; leave one of them out"):
+        override(Config(), ["parallel.tables={item: {mode: row_wise}}", "parallel.plan=plan.json"])
 
 
 @pytest.mark.parametrize(
@@ -57,6 +79,18 @@ def test_steps_of_a_run(settings: TrainingConfig, num_steps: int) -> None:
         ("optimizer.clip_global_norm=-1", "optimizer.clip_global_norm is -1.0; expected a number of at least 0"),
         ("optimizer.warmup_steps=-1", "optimizer.warmup_steps is -1; expected at least 0"),
         ("optimizer.weight_decay=.nan", "optimizer: weight_decay is nan: expected a number of at least 0"),
+        (
+            "parallel.tables={item: {mod: row_wise}}",
+            "unknown key parallel.tables.item.mod; did you mean parallel.tables.it",
+        ),
+        (
+            "parallel.tables={item: {mode: grid}}",
+            "parallel.tables.item.mode is 'grid'; expected one of 'data_parallel'",
+        ),
+        ("parallel.tables={item: {ranks: [a]}}", "parallel.tables.item.ranks is 'a'; expected an integer"),
+        ("parallel.tables=[item]", "parallel.tables is ['item']; expected a mapping such as"),
+        ("parallel.hardware=a100", "parallel.hardware is 'a100'; expected none without parallel.plan=auto"),
+        ("parallel.memory_gib=-1", "parallel.memory_gib is -1.0; expected a number of at least 0"),
         ("training.batch_size=0", "training.batch_size is 0; expected at least 1"),
         ("model.top_mlp=3", "model.top_mlp is 3; expected a list of integers"),
         ("model.top_mlp=[8, 0]", "model.top_mlp is 0; expected widths of at least 1"),

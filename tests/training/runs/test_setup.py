@@ -1,10 +1,13 @@
+import json
+import os
 from pathlib import Path
 
 import pytest
 
-from rankhouse.training.errors import ConfigError, DatasetError, RunFolderError
+from rankhouse.training.errors import ConfigError, DatasetError, PlanError, RunFolderError
+from rankhouse.training.plan import TableSpec, make_plan
 from rankhouse.training.runs.folder import Result
-from rankhouse.training.runs.setup import new_run, resumed_run, steps_left
+from rankhouse.training.runs.setup import StartRoom, new_run, resumed_run, steps_left
 from tests.training.tiny_dataset import write_tiny_dataset
 
 
@@ -45,6 +48,37 @@ def test_what_the_saved_state_depends_on_cannot_change(tmp_path: Path, dataset: 
     with pytest.raises(ConfigError, match=rf"{setting.split('=')[0]} is .* and cannot become"):
         resumed_run(run.path, settings=[setting])
     assert run.config == config
+
+
+@pytest.mark.parametrize(
+    ("settings", "room", "message"),
+    [
+        ([], StartRoom(2, 1000), "the plan does not fit: rank 0 needs .* of 1000 B that are free there"),
+        (["parallel.plan=auto"], StartRoom(2, 1000), "do not fit 2 ranks of 450 B usable memory"),
+        (["parallel.tables={usr: {}}"], StartRoom.of(2), "'usr' fits no table; did you mean 'user'"),
+        (
+            ["parallel.tables={user: {mode: column_wise}}", "optimizer.rule=rowwise_adagrad"],
+            StartRoom.of(2, "a:1,b:1"),
+            "table 'user' is cut by columns, and the optimizer 'rowwise_adagrad'",
+        ),
+    ],
+)
+def test_what_cannot_start_is_refused_before_it_does(
+    tmp_path: Path, dataset: Path, settings: list[str], room: StartRoom, message: str
+) -> None:
+    with pytest.raises(PlanError, match=message.replace("1000", "1,000")):
+        new_run(tmp_path / "run", data=dataset, settings=settings, room=room)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_keeps_its_plan_until_other_settings_ask_for_another(tmp_path: Path, dataset: Path) -> None:
+    plan = make_plan([TableSpec("user", 30, 4)], num_ranks=2)
+    run = new_run(tmp_path / "run", data=dataset, settings=[f"parallel.plan={os.path.relpath(tmp_path)}/plan.json"])
+    assert run.config.parallel.plan == str(tmp_path / "plan.json")
+    assert run.plan is None
+    run.plan_json_file.write_text(json.dumps(plan.document()))
+    assert resumed_run(run.path, settings=["training.epochs=2"]).plan == plan
+    assert resumed_run(run.path, settings=["parallel.plan=auto"]).plan is None
 
 
 def test_a_run_is_replaced_only_if_told_so(tmp_path: Path, dataset: Path) -> None:
