@@ -11,9 +11,14 @@ from pathlib import Path
 
 import fsspec
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.object_servers import KEYS, moto, rclone
 from tests.sanitized import SANITIZERS, SanitizedLibraries
+
+# Neither how long an example takes decides a test, nor how long it takes to draw one.
+settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")
 
 # What takes longest begins first, so that no process is left with it at the end; and beside compilers, which want every
 # processor, what mostly waits: for pauses of rollouts, and for what was broken to be missed.
