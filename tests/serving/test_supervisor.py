@@ -99,7 +99,7 @@ def status_of(url: str) -> int:
 
 
 def eventually(process: subprocess.Popen[str], is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not is_so():
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
@@ -113,7 +113,7 @@ def pids(parent: int, program: str) -> list[int]:
 def kill(parent: int, program: str) -> None:
     (pid,) = pids(parent, program)
     os.kill(pid, signal.SIGKILL)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while pid in children_of(parent):
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -28,7 +28,7 @@ def conducting(store: StateStore, replica: str = "one") -> Iterator[Callable[[fl
     conductor = Conductor(store, MODEL, replica=replica, options=OPTIONS)
 
     def settled(now: float) -> bool:
-        end = time.monotonic() + 60.0
+        end = time.monotonic() + 300.0
         conducts = conductor.round(now)
         while conductor.is_judging:
             assert time.monotonic() < end

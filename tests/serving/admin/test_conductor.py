@@ -190,7 +190,7 @@ def test_only_one_conducts_until_its_lease_ends(store: StateStore) -> None:
     assert not two.round(time.time())
     store.release_lease(f"conductor/{MODEL}", "one")
     assert Conductor(store, MODEL, replica="one", options=for_short).round(time.time())
-    end = time.monotonic() + 60
+    end = time.monotonic() + 300
     while not two.round(time.time()):
         assert time.monotonic() < end
         time.sleep(0.05)
@@ -213,7 +213,7 @@ def test_news_are_not_waited_for(store: StateStore) -> None:
             await asyncio.sleep(0.01)
         reports(store)
         conducts.wake()
-        end = time.monotonic() + 60
+        end = time.monotonic() + 300
         while store.read(MODEL).state.stable != V2:
             assert time.monotonic() < end
             await asyncio.sleep(0.01)
@@ -232,7 +232,7 @@ def test_a_value_that_nobody_can_read_does_not_end_the_conductor(
 
     async def conduct() -> None:
         task = asyncio.create_task(conductor(store).run())
-        end = time.monotonic() + 60
+        end = time.monotonic() + 300
         while "a round failed" not in caplog.text:
             assert time.monotonic() < end
             await asyncio.sleep(0.01)

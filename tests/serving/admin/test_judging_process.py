@@ -34,7 +34,7 @@ def process() -> Iterator[JudgingProcess]:
 
 
 def results(process: JudgingProcess) -> Mapping[str, Verdict | str]:
-    end = time.monotonic() + 60.0
+    end = time.monotonic() + 300.0
     while not (found := process.results()):
         assert time.monotonic() < end
     return found

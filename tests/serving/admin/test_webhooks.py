@@ -322,7 +322,7 @@ def test_progress_is_found_again_by_another_process(store: StateStore, tmp_path:
 
 def wait_for(read: Callable[[], Any], is_right: Callable[[Any], bool]) -> Any:
     """Reads until it is right, for a minute at most."""
-    end = time.monotonic() + 60.0
+    end = time.monotonic() + 300.0
     while not is_right(value := read()):
         assert time.monotonic() < end, value
         time.sleep(0.01)

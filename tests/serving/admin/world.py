@@ -25,7 +25,7 @@ from rankhouse.serving.gateway.http_server import HttpServer
 MODEL = "small"
 V1, V2, V3, V4 = "000001-aaaaaaaa", "000002-bbbbbbbb", "000003-cccccccc", "000004-dddddddd"
 SPEC = {"candidate": V2, "steps": [{"weight": 5, "pause": "10m"}, {"weight": 100}]}
-START_SECONDS = 60.0
+START_SECONDS = 300.0
 
 
 def has_stable(store: StateStore, version: str = V1, **more: Any) -> None:
@@ -38,7 +38,7 @@ def reports(store: StateStore, *replicas: str, loaded: Sequence[str] = (V1, V2),
     """Has replicas say what they have loaded."""
     for replica in replicas or ("one",):
         report = ReplicaReport(replica=replica, model=MODEL, at=time.time(), loaded=tuple(loaded), **more)
-        store.report(report, ttl_seconds=60.0)
+        store.report(report, ttl_seconds=3600.0)
 
 
 def publish(

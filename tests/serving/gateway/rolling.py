@@ -19,7 +19,7 @@ from rankhouse.serving.triton_client import TritonClient
 from rankhouse.serving.triton_server import TritonServer
 from tests.serving.small_version import MODEL, Weights, write_version
 
-SECONDS = 60.0
+SECONDS = 300.0
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from rankhouse.serving.gateway.server import Gateway
 from rankhouse.serving.gateway.settings import Settings
 from tests.serving.small_version import MODEL
 
-START_SECONDS = 60.0
+START_SECONDS = 300.0
 
 
 class RunningGateway:

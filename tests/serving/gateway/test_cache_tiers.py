@@ -40,7 +40,7 @@ def test_a_triton_that_does_not_answer_is_told_once_and_counts_nothing(caplog: p
     async def look() -> None:
         tiers = CacheTiers("http://127.0.0.1:9/metrics", "a")
         running = asyncio.create_task(tiers.run())
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while not caplog.records and time.monotonic() < deadline:
             await asyncio.sleep(0.02)
         assert tiers.counts == {}
@@ -68,7 +68,7 @@ def test_a_replica_reports_where_rows_were(versions: TwoVersions, triton: Triton
         with RestClient(gateway.url, timeout_seconds=60.0) as client:
             client.score(MODEL, ScoreRequest(list(ROWS), key="ann"))
         headers = {"authorization": f"Bearer {read_key_file(key_file)}"}
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while time.monotonic() < deadline:
             overview = httpx.get(f"{gateway.admin_url}/admin/v1/overview", headers=headers, timeout=60).json()
             tiers = overview["replicas"][0]["details"].get("tiers", {}).get(versions.stable.name, {})

@@ -20,7 +20,7 @@ from rankhouse.serving.triton_server import TritonServer
 from tests.serving.gateway.half_request import HalfRequest
 from tests.serving.small_version import MODEL
 
-SECONDS = 60.0
+SECONDS = 300.0
 COMMAND = [sys.executable, "-m", "rankhouse.serving.gateway"]
 
 

@@ -18,7 +18,7 @@ from rankhouse.serving.refresh.agent import AgentOptions, RefreshAgent
 from rankhouse.serving.triton_client import TritonClient
 from tests.serving.small_version import MODEL, ROWS, Weights, raw_batch
 
-SECONDS = 60.0
+SECONDS = 300.0
 ENOUGH = 1 << 40
 
 

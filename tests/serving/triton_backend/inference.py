@@ -105,7 +105,7 @@ class Inference:
     def unload(self, model: str) -> None:
         """Has the server unload a model, and waits until it is gone; raises grpc.RpcError."""
         self._stub.RepositoryModelUnload(service_pb2.RepositoryModelUnloadRequest(model_name=model), timeout=60)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while model in {one.name for one in self._index() if one.state != "UNAVAILABLE"}:
             assert time.monotonic() < deadline, f"{model} is still loaded"
             time.sleep(0.01)

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 from websockets.sync.client import connect
 
-SECONDS = 60.0
+SECONDS = 300.0
 _PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 _FLAGS = (
     *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),

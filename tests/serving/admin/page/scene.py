@@ -19,7 +19,7 @@ from rankhouse.serving.control.state_store import StateStore, SummaryKey, summar
 
 MODEL = "homefeed-ranker"
 HOUR, MINUTE = 3600.0, 60.0
-JUDGED_SECONDS = 60.0
+JUDGED_SECONDS = 300.0
 REPLICAS = ("gateway-a-5d1f0c2e", "gateway-b-91c7e4aa")
 FULL, D1, D2, BAD, GOOD, BROKEN, NEWEST = (
     *("000117-2b9e61d0", "000118-77c0a4f3", "000119-e03d5c18", "000120-a41f9b62"),
