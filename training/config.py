@@ -231,6 +231,7 @@ class TableConfig:
         wire_backward: In which format their gradients do.
         device: "device": where lookups are computed. "host": in the host's memory, with some rows cached.
         cache_rows: How many rows of a table on the host are cached.
+        host_folder: The folder in whose files a table on the host lies, mapped into memory; null: in memory.
     """
 
     mode: Mode | None = None
@@ -241,6 +242,7 @@ class TableConfig:
     wire_backward: WireDtype | None = None
     device: Device | None = None
     cache_rows: int | None = None
+    host_folder: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,6 +26,7 @@ from rankhouse.training.errors import EmbeddingError
 from rankhouse.training.plan import Plan
 from rankhouse.training.ranks import Ranks
 from rankhouse.training.tables.specs import Input, spec_of
+from rankhouse.training.tables.variable_rows import write_rows
 
 
 @dataclass(frozen=True)
@@ -256,4 +257,4 @@ def _take_over_values(
         for shard in embedding.shards:
             if shard.table == layer.name:
                 rows = table[shard.row_start : shard.row_stop, shard.column_start : shard.column_stop]
-                shard.variable.assign(rows)
+                write_rows(shard.variable, 0, rows.numpy())

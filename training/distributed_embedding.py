@@ -7,14 +7,14 @@ Shapes: F inputs, B samples on this rank, N ids, E summed widths of the inputs.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import tensorflow as tf
 import tf_keras
 
 from rankhouse.kernels.optimizer_settings import OptimizerSettings
-from rankhouse.training.errors import EmbeddingError, PlanError
+from rankhouse.training.errors import EmbeddingError
 from rankhouse.training.exchange.batch import Batch
 from rankhouse.training.exchange.exchange import Exchange
 from rankhouse.training.exchange.held_tables import HeldTables
@@ -26,34 +26,13 @@ from rankhouse.training.exchange.wire_format import WireFormat, table_formats
 from rankhouse.training.optimizers.shared_gradients import sum_gradients
 from rankhouse.training.plan import Plan, ShardSpec, TableSpec, check_plan, make_plan
 from rankhouse.training.ranks import Ranks
+from rankhouse.training.tables.host_rows import HostRowsStats
 from rankhouse.training.tables.initial_values import InitialValues
 from rankhouse.training.tables.owned_variables import mark_owned
 from rankhouse.training.tables.specs import EmbeddingSpec, Input, resolve_inputs, spec_of
+from rankhouse.training.tables.table_shards import TableShard, host_stats, variable_rows
 from rankhouse.training.tables.variable_rows import write_rows
 from rankhouse.training.tables.whole_tables import BLOCK_BYTES, open_tables, read_table, write_table
-
-
-@dataclass(frozen=True)
-class TableShard:
-    """A rectangle of one table that this rank holds: rows [row_start, row_stop), columns [column_start, column_stop).
-
-    Attributes:
-        table: The table's name.
-        variable: float32 [rows, columns] of the rectangle.
-        replicated: Whether every rank holds the same (data-parallel).
-        row_start: Its first row in the table.
-        row_stop: One behind its last row.
-        column_start: Its first column in the table.
-        column_stop: One behind its last column.
-    """
-
-    table: str
-    variable: tf.Variable
-    replicated: bool
-    row_start: int
-    row_stop: int
-    column_start: int
-    column_stop: int
 
 
 class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
@@ -126,7 +105,8 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
 
         Raises:
             EmbeddingError: Tables, inputs and plan contradict each other.
-            PlanError: The tables cannot be placed, or one lies on the host, which is not supported.
+            PlanError: The tables cannot be placed.
+            HostRowsError: The folder of a table on the host cannot hold it.
             WireError: `wire` names an unknown table, or formats that differ in more than their dtypes.
         """
         super().__init__(**kwargs)
@@ -144,7 +124,8 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
         self._layouts = Layouts(self.inputs, self.plan, wires, rank=self.ranks.rank)
         self.shards = tuple(shard for spec in self.specs for shard in self._make_shards(spec))
         own = {(spec.name, shard): table for spec in self.specs for shard, table in self._own(spec).items()}
-        self._held = HeldTables(self.inputs, own)
+        maps = {(shard.table, shard.rectangle(self.ranks.rank)): shard.host_rows for shard in self.shards}
+        self._held = HeldTables(self.inputs, own, row_maps={key: each for key, each in maps.items() if each})
         self._nothing_owned = self._make_nothing_owned()
         for variable in self.owned_variables:
             mark_owned(variable)
@@ -365,6 +346,23 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
         for spec, values in zip(self.specs, open_tables(self.specs, weights), strict=True):
             write_table(self._own(spec), values, block_bytes=block_bytes)
 
+    def host_stats(self) -> dict[str, HostRowsStats]:
+        """Returns what was moved so far for each table that lies on the host, as far as this rank holds it."""
+        return host_stats(self.shards)
+
+    def save_own_variables(self, store: Any) -> None:
+        """Has Keras save the layer's variables.
+
+        Raises:
+            EmbeddingError: A table lies on the host: its variable has some of the rows only.
+        """
+        if hosted := self.host_stats():
+            raise EmbeddingError(
+                f"table {min(hosted)!r} of {self.name!r} lies in host memory, where Keras would not find it; save "
+                "a checkpoint (CheckpointSaver), or what get_weights returns"
+            )
+        super().save_own_variables(store)
+
     def get_config(self) -> dict[str, Any]:
         """Returns what makes an equal layer, apart from the ranks, the plan and the wire, which belong to the run."""
         embeddings = [
@@ -425,24 +423,23 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
 
     def _own(self, spec: EmbeddingSpec) -> dict[ShardSpec, tf.Variable]:
         rank = self.ranks.rank
-        return {_rectangle(shard, rank): shard.variable for shard in self.shards if shard.table == spec.name}
+        return {shard.rectangle(rank): shard.variable for shard in self.shards if shard.table == spec.name}
 
     def _make_shards(self, spec: EmbeddingSpec) -> list[TableShard]:
         own = [shard for table, shard in self.plan.shards_of(self.ranks.rank) if table == spec.name]
         name = f"{self.name}_{spec.name}_initial"
         values = InitialValues(spec, seed=self.seed, ranks=self.ranks, holds=bool(own), name=name)
-        replicated = self.plan.placement(spec.name).mode == "data_parallel"
+        placement = self.plan.placement(spec.name)
         made = []
         for shard in own:
-            shape = (shard.num_rows, shard.dim)
+            shape = (variable_rows(placement, shard), shard.dim)
             # Keras saves by name, optimizers name slots so: each slice needs one of its own, in each layer.
             part = f"/columns_{shard.column_start}_{shard.column_stop}" if len(own) > 1 else ""
             with tf.name_scope(f"{self.name}/"):
                 variable = self.add_weight(spec.name + part, shape=shape, initializer="zeros", dtype=tf.float32)
+            made.append(TableShard.of(placement, shard, variable))
             for start, rows in values.blocks(shard):
                 write_rows(variable, start, rows)
-            corners = (shard.row_start, shard.row_stop, shard.column_start, shard.column_stop)
-            made.append(TableShard(spec.name, variable, replicated, *corners))
         return made
 
     def _make_nothing_owned(self) -> tf.Variable | None:
@@ -456,10 +453,6 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
         return self.add_weight("nothing_owned", shape=(0,), initializer="zeros", dtype=tf.float32)
 
 
-def _rectangle(shard: TableShard, rank: int) -> ShardSpec:
-    return ShardSpec(rank, shard.row_start, shard.row_stop, shard.column_start, shard.column_stop)
-
-
 def _table_specs(specs: Sequence[EmbeddingSpec], inputs: Sequence[Input]) -> list[TableSpec]:
     lookups = [item.table for item in inputs]
     return [TableSpec(spec.name, spec.input_dim, spec.output_dim, float(lookups.count(spec.name))) for spec in specs]
@@ -471,12 +464,6 @@ def _check_plan(plan: Plan, specs: Sequence[EmbeddingSpec], ranks: Ranks) -> Non
             f"the plan is for {plan.num_ranks} ranks, but {ranks.size} train; make it for {ranks.size}"
         )
     check_plan(plan)
-    for placement in plan.placements:
-        if placement.device == "host":
-            raise PlanError(
-                f"table {placement.table!r} lies on the host by the plan, which the layer does not support; place it "
-                "on the device"
-            )
     planned = {table.name: (table.num_rows, table.dim) for table in plan.tables}
     for spec in specs:
         if planned.get(spec.name) != (spec.input_dim, spec.output_dim):

@@ -12,6 +12,7 @@ TrainingError
 ├── PlanError                 tables cannot be placed
 │   └── NoRoomError           they do not fit the ranks' memory
 ├── EmbeddingError            a DistributedEmbedding was made or called wrongly
+│   └── HostRowsError         a table in host memory has no room there, or too small a cache
 ├── CompatError               the surface of another library was used wrongly (also a ValueError)
 ├── OptimizerError            an optimizer was made or called wrongly
 ├── AucUndefinedError         the scores have no ROC AUC
@@ -71,6 +72,10 @@ class NoRoomError(PlanError):
 
 class EmbeddingError(TrainingError):
     """A DistributedEmbedding was made or called wrongly: unknown tables, wrong number or shape of inputs."""
+
+
+class HostRowsError(EmbeddingError):
+    """A table in host memory has no room there, or its cache is too small for a batch; the message names the table."""
 
 
 class CompatError(TrainingError, ValueError):

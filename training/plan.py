@@ -104,6 +104,8 @@ class Placement:
             rows that are in use are cached on the device; not of data-parallel tables.
         cache_rows: Of a table on the host, how many of its rows each rank that holds some of it caches, at most all; a
             step may not look up more different rows of a part than that. None of other tables.
+        host_folder: Of a table on the host, the folder on the machine of each rank that holds some of it, in whose
+            mapped files it lies; None: it lies in memory.
         wire: What rows and their gradients travel in; None is what the layer or the recipe says for all tables.
             Data-parallel tables, of which no row travels, have None.
     """
@@ -115,6 +117,7 @@ class Placement:
     reason: str = ""
     device: Device = "device"
     cache_rows: int | None = None
+    host_folder: str | None = None
     wire: WireDtypes | None = None
 
     @property
@@ -414,6 +417,10 @@ def _check_device_and_wire(placement: Placement, where: str) -> None:
     elif placement.cache_rows is not None:
         raise PlanError(
             f"{where} has cache_rows = {placement.cache_rows!r}; only tables with device = 'host' have a cache"
+        )
+    if placement.host_folder is not None and placement.device != "host":
+        raise PlanError(
+            f"{where} has a host_folder, but does not lie on the host; leave it out, or say device = 'host'"
         )
     if placement.wire is not None:
         if everywhere:

@@ -12,7 +12,7 @@ from rankhouse.kernels.optimizer_settings import Adagrad
 from rankhouse.training.checkpoint.checkpoint import load_checkpoint, save_checkpoint
 from rankhouse.training.checkpoint.files import step_folder
 from rankhouse.training.distributed_embedding import DistributedEmbedding
-from rankhouse.training.errors import EmbeddingError, PlanError
+from rankhouse.training.errors import EmbeddingError
 from rankhouse.training.exchange.wire_format import WireDtypes, WireFormat
 from rankhouse.training.optimizers.optimizers import Optimizer
 from rankhouse.training.plan import Plan, TableSpec, make_plan, place
@@ -211,13 +211,6 @@ def test_works_in_a_keras_model_and_comes_back_from_its_configuration() -> None:
 def test_refuses_tables_and_inputs_that_contradict(embeddings: list, options: dict[str, Any], message: str) -> None:
     with pytest.raises(EmbeddingError, match=message):
         DistributedEmbedding(embeddings, **options)
-
-
-def test_refuses_a_table_on_the_host() -> None:
-    spec = TableSpec("a", 8, 4)
-    hosted = replace(place(spec, "table_wise", num_ranks=1), device="host", cache_rows=4)
-    with pytest.raises(PlanError, match="table 'a' lies on the host by the plan, which the layer does not support"):
-        DistributedEmbedding([EmbeddingSpec(8, 4, "a")], plan=Plan((spec,), (hosted,), 1))
 
 
 def test_rows_travel_as_the_plan_says() -> None:

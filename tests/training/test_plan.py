@@ -110,7 +110,11 @@ def test_a_table_with_fewer_rows_than_ranks_leaves_ranks_without() -> None:
 def test_a_plan_says_on_which_device_a_table_lies_and_in_what_it_travels() -> None:
     spec, small = table("a", 5, dim=3), table("small", 2)
     hosted = replace(
-        place(spec, "row_wise", num_ranks=2), device="host", cache_rows=2, wire=WireDtypes("bfloat16", "int8")
+        place(spec, "row_wise", num_ranks=2),
+        device="host",
+        cache_rows=2,
+        host_folder="/scratch",
+        wire=WireDtypes("bfloat16", "int8"),
     )
     plan = Plan((spec, small), (hosted, place(small, "data_parallel", num_ranks=2)), 2)
     read = Plan.from_document(json.loads(json.dumps(plan.document())))
@@ -135,6 +139,7 @@ def test_reads_the_documents_of_plans_that_say_nothing_of_devices_and_wires() ->
         ("table_wise", {"device": "host"}, "on the host with cache_rows = None; expected at least 1"),
         ("table_wise", {"device": "host", "cache_rows": 0}, "cache_rows = 0; expected at least 1"),
         ("table_wise", {"cache_rows": 8}, "has cache_rows = 8; only tables with device = 'host' have a cache"),
+        ("table_wise", {"host_folder": "/scratch"}, "has a host_folder, but does not lie on the host"),
         ("data_parallel", {"device": "host", "cache_rows": 8}, "every rank computes with its own copy"),
         ("data_parallel", {"wire": WireDtypes("bfloat16")}, "has a wire format, but none of its rows travel"),
         ("row_wise", {"wire": WireDtypes("float32", "int4")}, "travels as 'int4'; expected one of float32"),  # type: ignore[arg-type]

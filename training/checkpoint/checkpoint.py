@@ -29,11 +29,12 @@ from rankhouse.training.checkpoint.files import (
 )
 from rankhouse.training.checkpoint.part import KeptLayer, Part, Written, arrays, table_arrays
 from rankhouse.training.data.fit import Fit
-from rankhouse.training.distributed_embedding import DistributedEmbedding, TableShard
+from rankhouse.training.distributed_embedding import DistributedEmbedding
 from rankhouse.training.errors import CheckpointError, TrainingError
 from rankhouse.training.optimizers.optimizers import Optimizer
 from rankhouse.training.ranks import Ranks
-from rankhouse.training.tables.variable_rows import write_rows
+from rankhouse.training.tables.table_shards import TableShard
+from rankhouse.training.tables.variable_rows import read_rows_at, write_rows, write_rows_at
 
 # Rows are copied in blocks of this many bytes, so loading a table takes no second one in memory.
 _BLOCK_BYTES = 64 << 20
@@ -316,7 +317,7 @@ def _load_table(checkpoint: Checkpoint, shard: TableShard, optimizer: Optimizer,
     for array, variable in table_arrays(shard.variable, optimizer).items():
         if array not in saved.arrays:
             continue
-        initial = tf.gather(variable, own)
+        initial = read_rows_at(variable, own)
         # A row counts as written where any slice of it was.
         columns = (0, saved.dim) if array == TOUCHED else (shard.column_start, shard.column_stop)
         for block in checkpoint.rows(
@@ -326,12 +327,12 @@ def _load_table(checkpoint: Checkpoint, shard: TableShard, optimizer: Optimizer,
             for at in range(0, len(block.rows), step):
                 write_rows(variable, block.start - shard.row_start + at, block.rows[at : at + step])
         if len(own):
-            variable.scatter_update(tf.IndexedSlices(initial, own))
+            write_rows_at(variable, own, initial)
     if TOUCHED not in saved.arrays:
-        touched_steps.assign(tf.fill(touched_steps.shape, tf.constant(checkpoint.iterations, tf.int32)))
+        num_rows = shard.row_stop - shard.row_start
+        write_rows(touched_steps, 0, np.full(num_rows, checkpoint.iterations, np.int32))
     new = np.concatenate([own, np.arange(end, shard.row_stop) - shard.row_start])
-    next_step = tf.fill(new.shape, tf.constant(checkpoint.iterations + 1, tf.int32))
-    touched_steps.scatter_update(tf.IndexedSlices(next_step, new))
+    write_rows_at(touched_steps, new, np.full(new.shape, checkpoint.iterations + 1, np.int32))
 
 
 def _check_fits(checkpoint: Checkpoint, state: TrainingState, *, may_grow: bool) -> None:

@@ -285,7 +285,8 @@ class Checkpoint:
             CheckpointError: The file was altered.
         """
         prefix = f"{array}/"
-        tensors = self._read(DENSE_FILE)
+        # A model of tables alone has no such file.
+        tensors = self._read(DENSE_FILE) if DENSE_FILE in self.files else {}
         return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
     def vocabularies(self) -> dict[str, dict[str, npt.NDArray[Any]]]:

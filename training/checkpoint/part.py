@@ -21,9 +21,10 @@ from rankhouse.embedding_cache.format.files import FileRecord, file_record, writ
 from rankhouse.embedding_cache.format.tensors import write_tensor_blocks, write_tensors
 from rankhouse.training.checkpoint.files import DENSE_FILE, ROWS, TOUCHED, VOCABULARIES_FILE, WEIGHTS
 from rankhouse.training.checkpoint.pieces import Piece
-from rankhouse.training.distributed_embedding import DistributedEmbedding, TableShard
+from rankhouse.training.distributed_embedding import DistributedEmbedding
 from rankhouse.training.errors import CheckpointError
 from rankhouse.training.optimizers.optimizers import Optimizer
+from rankhouse.training.tables.table_shards import TableShard
 from rankhouse.training.tables.variable_rows import read_rows
 
 # Rows are copied in blocks of this many bytes, so saving a table from its variable takes no second one in memory.

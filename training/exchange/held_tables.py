@@ -11,6 +11,7 @@ from rankhouse.training.exchange.bad_ids import count_bad, require_rows
 from rankhouse.training.exchange.batch import Batch
 from rankhouse.training.exchange.layout import Feature
 from rankhouse.training.plan import ShardSpec
+from rankhouse.training.tables.host_rows import HostRows, check_gradient
 from rankhouse.training.tables.row_maps import NO_ROW, RowMap, find_rows
 from rankhouse.training.tables.specs import Input
 
@@ -79,7 +80,7 @@ class HeldTables:
         num_bad = tf.reduce_sum(tf.gather(found.num_bad_ids, tf.constant(plain, tf.int64)))
         num_rows = [None if key in self._row_maps else key[1].row_stop for key in keys]
         (rows,) = require_rows([found.rows], num_bad, [batch], inputs, num_rows)
-        return rows
+        return self._with_checked_gradient(rows, unique_keys)
 
     def rows(self, table: str, shard: ShardSpec, ids: tf.Tensor, *, training: bool | tf.Tensor = False) -> tf.Tensor:
         """Looks up rows one by one.
@@ -99,7 +100,7 @@ class HeldTables:
         rows = ids - shard.row_start if row_map is None else find_rows(row_map, ids, training)
         if self.before_lookup is not None:
             self.before_lookup(variable, self._held(key, rows))
-        return tf_ops.pooled_lookup(
+        found = tf_ops.pooled_lookup(
             [variable],
             rows,
             FixedHotness((1,)),
@@ -107,6 +108,11 @@ class HeldTables:
             combiners=["sum"],
             out_of_range="error" if row_map is None else "zero",
         )
+        return self._with_checked_gradient(found, [key])
+
+    def _with_checked_gradient(self, rows: tf.Tensor, keys: Sequence[_Key]) -> tf.Tensor:
+        tables = [found for found in map(self._row_maps.get, keys) if isinstance(found, HostRows)]
+        return check_gradient(rows, tables) if tables else rows
 
     def _to_rows(
         self, keys: Sequence[_Key], batch: Batch, inputs: Sequence[Input], training: bool | tf.Tensor

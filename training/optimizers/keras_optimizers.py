@@ -2,14 +2,21 @@
 
 The loss convention is Horovod's, and so that of `model.fit`: each rank's loss is the mean over its own batch, and the
 step is that of the mean over the ranks. With batches of one size that is the step of one rank on all samples together.
+
+Tables in host memory are trained with those optimizers that leave rows alone which a step does not touch: SGD and
+Adagrad, and of the legacy ones SGD with momentum too.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
+import tf_keras
 
+from rankhouse.training.errors import OptimizerError
 from rankhouse.training.optimizers.shared_gradients import GradientReduction, exchange_name, reduce_gradients
 from rankhouse.training.ranks import Ranks
+from rankhouse.training.tables.host_rows import HostRows, host_rows_of
 from rankhouse.training.tables.owned_variables import is_owned, mark_owned
 
 
@@ -44,22 +51,53 @@ class _AveragingOptimizer:
     rankhouse_ranks: Ranks
     rankhouse_reduction: GradientReduction
 
-    def compute_gradients(self, *args: Any, **options: Any) -> list[tuple[Any, Any]]:
+    def compute_gradients(self, loss: Any, var_list: Any, *args: Any, **options: Any) -> list[tuple[Any, Any]]:
         """Of `tf_keras.optimizers`."""
-        return self._average(super().compute_gradients(*args, **options))  # type: ignore[misc]
+        self._note_host_tables(var_list)
+        return self._average(super().compute_gradients(loss, var_list, *args, **options))  # type: ignore[misc]
 
-    def _compute_gradients(self, *args: Any, **options: Any) -> list[tuple[Any, Any]]:
+    def _compute_gradients(self, loss: Any, var_list: Any, *args: Any, **options: Any) -> list[tuple[Any, Any]]:
         """Of `tf_keras.optimizers.legacy`."""
-        return self._average(super()._compute_gradients(*args, **options))  # type: ignore[misc]
+        self._note_host_tables(var_list)
+        return self._average(super()._compute_gradients(loss, var_list, *args, **options))  # type: ignore[misc]
+
+    def build(self, var_list: Any) -> Any:
+        """Of `tf_keras.optimizers`: makes all slots."""
+        self._note_host_tables(var_list)
+        return super().build(var_list)  # type: ignore[misc]
+
+    def _create_all_weights(self, var_list: Any) -> Any:
+        """Of `tf_keras.optimizers.legacy`: makes all slots."""
+        self._note_host_tables(var_list)
+        return super()._create_all_weights(var_list)  # type: ignore[misc]
+
+    def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]], *args: Any, **options: Any) -> Any:
+        """Of both."""
+        pairs = [(_checked(gradient, variable), variable) for gradient, variable in grads_and_vars]
+        done = super().apply_gradients(pairs, *args, **options)  # type: ignore[misc]
+        for host_rows in _host_tables(variable for gradient, variable in pairs if gradient is not None):
+            host_rows.after_update()
+        return done
 
     def add_variable_from_reference(self, model_variable: tf.Variable, *args: Any, **options: Any) -> tf.Variable:
         """Of `tf_keras.optimizers`: makes a slot."""
         slot = super().add_variable_from_reference(model_variable, *args, **options)  # type: ignore[misc]
-        return _owned_like(slot, model_variable)
+        return _belonging_to(slot, model_variable)
 
     def add_slot(self, var: tf.Variable, *args: Any, **options: Any) -> tf.Variable:
         """Of `tf_keras.optimizers.legacy`: makes a slot."""
-        return _owned_like(super().add_slot(var, *args, **options), var)  # type: ignore[misc]
+        return _belonging_to(super().add_slot(var, *args, **options), var)  # type: ignore[misc]
+
+    def _note_host_tables(self, variables: Any) -> None:
+        tables = _host_tables(variables)
+        if tables and not _leaves_rows_alone(self):
+            raise OptimizerError(
+                f"table {tables[0].table!r} lies in host memory, but Keras' {type(self).__name__} as it is set up "
+                "moves all rows in every step; take SGD without momentum, Adagrad or the legacy SGD, or place it on "
+                "the device"
+            )
+        for host_rows in tables:
+            host_rows.note_optimizer()
 
     def _average(self, pairs: Any) -> list[tuple[Any, Any]]:
         gradients, variables = zip(*pairs, strict=True)
@@ -73,7 +111,34 @@ class _AveragingOptimizer:
         return list(zip(averaged, variables, strict=True))
 
 
-def _owned_like(slot: tf.Variable, variable: tf.Variable) -> tf.Variable:
+def _belonging_to(slot: tf.Variable, variable: tf.Variable) -> tf.Variable:
+    """Marks a slot as what its variable is: only this rank's, and with rows that come and go."""
     if is_owned(variable):
         mark_owned(slot)
+    host_rows = host_rows_of(variable)
+    # A slot that is there already was attached when it was made.
+    if host_rows is not None and host_rows_of(slot) is None:
+        host_rows.attach(slot, fill=float(tf.reshape(slot, [-1])[0]))
     return slot
+
+
+def _checked(gradient: Any, variable: tf.Variable) -> Any:
+    host_rows = host_rows_of(variable)
+    if gradient is None or host_rows is None:
+        return gradient
+    if not isinstance(gradient, tf.IndexedSlices):
+        raise OptimizerError(f"the gradient of table {host_rows.table!r}, in host memory, is dense; give IndexedSlices")
+    return tf.IndexedSlices(gradient.values, host_rows.before_update(gradient.indices), gradient.dense_shape)
+
+
+def _host_tables(variables: Iterable[Any]) -> list[HostRows]:
+    return [found for variable in variables if (found := host_rows_of(variable)) is not None]
+
+
+def _leaves_rows_alone(optimizer: Any) -> bool:
+    """Whether an optimizer of Keras leaves the rows alone that a step does not touch."""
+    keras = tf_keras.optimizers
+    if isinstance(optimizer, keras.legacy.SGD | keras.legacy.Adagrad):
+        return True
+    plain = isinstance(optimizer, keras.Adagrad) or (isinstance(optimizer, keras.SGD) and not optimizer.momentum)
+    return plain and not optimizer.weight_decay and not optimizer.use_ema

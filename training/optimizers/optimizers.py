@@ -16,6 +16,7 @@ from rankhouse.kernels.optimizer_settings import Adam, OptimizerSettings
 from rankhouse.training.errors import OptimizerError
 from rankhouse.training.optimizers.dense_updates import update_dense
 from rankhouse.training.optimizers.learning_rates import LearningRate, check_positive, learning_rate_at
+from rankhouse.training.tables.host_rows import HostRows, host_rows_of
 from rankhouse.training.tables.variable_rows import read_rows
 
 # Rows are compared in blocks of this many bytes.
@@ -55,7 +56,9 @@ class Optimizer:
             learning_rate: A positive number, or a function of the steps done, such as `Warmup`.
 
         Raises:
-            OptimizerError: A setting is out of its range, or a variable is listed twice.
+            OptimizerError: A setting is out of its range, a variable is listed twice, or a table lies in host memory
+                and the rule moves rows that are not looked up.
+            HostRowsError: The folder of a table on the host cannot hold its slots.
         """
         if not callable(learning_rate):
             check_positive("learning_rate", learning_rate)
@@ -70,6 +73,8 @@ class Optimizer:
         self._dense_slots = {variable.ref(): self._make_dense_slots(variable) for variable in dense}
         if len(self._table_slots.keys() | self._dense_slots.keys()) != len(self.variables):
             raise OptimizerError("a variable is listed twice; list each once, or it would be updated twice")
+        for table in tables:
+            self._attach_slots(table, host_rows_of(table))
         # What the exact kind of Adam needs to know of earlier steps.
         keeps_rates = isinstance(settings, Adam) and settings.is_exact and callable(learning_rate)
         self._learning_rates = _LearningRates() if keeps_rates else None
@@ -187,6 +192,20 @@ class Optimizer:
         written = np.concatenate([start + np.flatnonzero(looked_up), behind[moved]])
         _scatter(touched_steps, tf.constant(written), self.iterations)
 
+    def _attach_slots(self, table: tf.Variable, host_rows: HostRows | None) -> None:
+        """Has what is remembered for the rows of a table on the host come and go with them."""
+        if host_rows is None:
+            return
+        if self.settings.is_exact or self.settings.is_dense:
+            raise OptimizerError(
+                f"table {host_rows.table!r} lies in host memory, but with this kind of {type(self.settings).__name__} "
+                'every step moves all rows; take kind = "lazy", or place the table on the device'
+            )
+        for name, slot in self.slots(table).items():
+            host_rows.attach(slot, fill=self.settings.initial_value(name))
+        host_rows.attach(self._touched_steps[table.ref()])
+        host_rows.note_optimizer()
+
     def _make_dense_slots(self, variable: tf.Variable) -> list[tf.Variable]:
         initial = {name: tf.constant(self.settings.initial_value(name)) for name in self.slot_names}
         return [
@@ -196,8 +215,17 @@ class Optimizer:
     def _apply_rows(
         self, table: tf.Variable, gradient: Any, learning_rate: tf.Tensor, step: tf.Tensor, scale: tf.Tensor | None
     ) -> None:
+        host_rows = host_rows_of(table)
         if not isinstance(gradient, tf.IndexedSlices):
+            if host_rows is not None:
+                raise OptimizerError(
+                    f"the gradient of table {host_rows.table!r} is dense, but not all its rows are there: it lies in "
+                    "host memory; give IndexedSlices, as those of a lookup"
+                )
             gradient = tf.IndexedSlices(gradient, tf.range(table.shape[0], dtype=tf.int64))
+        if host_rows is not None:
+            rows = host_rows.before_update(gradient.indices)
+            gradient = tf.IndexedSlices(gradient.values, rows, gradient.dense_shape)
         tf_ops.apply(
             table,
             self._table_slots[table.ref()],
@@ -209,6 +237,8 @@ class Optimizer:
             gradient_scale=1.0 if scale is None else scale,
         )
         self._note(table, gradient.indices, step)
+        if host_rows is not None:
+            host_rows.after_update()
 
     def _note(self, table: tf.Variable, ids: tf.Tensor, step: tf.Tensor) -> None:
         """Notes that a step has written rows."""

@@ -27,6 +27,7 @@ class Constraint:
         exchange: How lookups travel: "pooled" or "rows".
         device: "device" or "host": where its weights and slots lie.
         cache_rows: How many rows of a table on the host are cached on the device.
+        host_folder: The folder in whose mapped files a table on the host lies; None: in memory.
         wire_forward: What its rows travel in, where they do.
         wire_backward: What their gradients travel in.
     """
@@ -37,6 +38,7 @@ class Constraint:
     exchange: Exchange | None = None
     device: Device | None = None
     cache_rows: int | None = None
+    host_folder: str | None = None
     wire_forward: WireDtype | None = None
     wire_backward: WireDtype | None = None
 
@@ -60,6 +62,8 @@ class Constraint:
             raise PlanError(f"{where} has device = {self.device!r}; expected 'device' or 'host'")
         if self.cache_rows is not None and (self.device != "host" or self.cache_rows < 1):
             raise PlanError(f"{where} has cache_rows = {self.cache_rows}; expected at least 1, and device = 'host'")
+        if self.host_folder is not None and self.device != "host":
+            raise PlanError(f"{where} has a host_folder, {self.host_folder}; expected device = 'host' with it")
         for name in ("wire_forward", "wire_backward"):
             if getattr(self, name) is not None:
                 check_dtype(where, name, getattr(self, name))
@@ -174,7 +178,7 @@ def on_device(placement: Placement, load: TableLoad, constraint: Constraint, *, 
     table = load.table
     wanted = max(table.num_rows // 5, math.ceil(4 * batch_size * table.lookups_per_sample), 1)
     cache_rows = min(constraint.cache_rows or wanted, table.num_rows)
-    return replace(placement, device="host", cache_rows=cache_rows)
+    return replace(placement, device="host", cache_rows=cache_rows, host_folder=constraint.host_folder)
 
 
 def decided_wire(placement: Placement, constraint: Constraint, common: WireDtypes) -> WireDtypes | None:

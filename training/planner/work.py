@@ -56,6 +56,7 @@ class _Part:
         rows: Its range of rows; None is all.
         dim: Its columns.
         cache_rows: Of a table on the host, how many of its rows are cached; None is a table on the device.
+        in_file: Whether a table on the host lies in a file there, and takes no memory.
         wire: What its rows and their gradients travel in.
     """
 
@@ -64,6 +65,7 @@ class _Part:
     rows: tuple[int, int] | None
     dim: int
     cache_rows: int | None
+    in_file: bool
     wire: WireDtypes
 
 
@@ -82,7 +84,8 @@ class CostModel:
         # Equal parts of equal tables cost the same, whatever their names and ranks.
         rows = (shard.row_start, shard.row_stop) if shard.num_rows < load.table.num_rows else None
         cache_rows = placement.cache_rows if placement.device == "host" else None
-        part = _Part(placement.mode, placement.exchange, rows, shard.dim, cache_rows, self._wire(placement))
+        host = (cache_rows, placement.host_folder is not None)
+        part = _Part(placement.mode, placement.exchange, rows, shard.dim, *host, self._wire(placement))
         return self._cached_work(load.nameless, part)
 
     def asker_work(self, load: TableLoad, placement: Placement) -> Vector:
@@ -118,7 +121,8 @@ class CostModel:
     def _add_kept(self, work: Vector, load: TableLoad, part: _Part) -> None:
         num_rows = part.rows[1] - part.rows[0] if part.rows else load.table.num_rows
         if part.cache_rows is not None:
-            work[AT["host_bytes"]] = 4 * num_rows * part.dim + self.workload.slot_bytes(num_rows, part.dim)
+            table_bytes = 4 * num_rows * part.dim + self.workload.slot_bytes(num_rows, part.dim)
+            work[AT["host_bytes"]] = 0 if part.in_file else table_bytes
             num_rows = min(part.cache_rows, num_rows)
         work[AT["weight_bytes"]] = 4 * num_rows * part.dim
         work[AT["slot_bytes"]] = self.workload.slot_bytes(num_rows, part.dim)

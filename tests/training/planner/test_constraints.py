@@ -40,6 +40,7 @@ def test_are_read_from_yaml(tmp_path: Path) -> None:
         ({"item": {"num_slices": 0}}, "num_slices = 0"),
         ({"item": {"device": "disk"}}, "device = 'disk'"),
         ({"item": {"wire_forward": "int4"}}, "wire_forward = 'int4'"),
+        ({"item": {"host_folder": "/scratch"}}, "has a host_folder, /scratch; expected device = 'host' with it"),
         ({"item": {"cache_rows": 5}}, "cache_rows = 5; expected at least 1, and device = 'host'"),
         ({"item": {"mode": "data_parallel", "device": "host"}}, "none of its rows travel or lie on the host"),
         ({"item": {"mode": "row_wise", "exchange": "pooled"}}, "row_wise, where unique ids travel"),

@@ -40,7 +40,7 @@ def test_a_recipe_says_what_a_step_does(dataset: PreparedDataset) -> None:
 def test_tables_lie_by_size_but_for_those_that_the_recipe_decides(dataset: PreparedDataset) -> None:
     tables = {
         "item": {"mode": "column_wise", "num_slices": 4, "wire_forward": "bfloat16"},
-        "us*": {"device": "host", "cache_rows": 9, "ranks": [1]},
+        "us*": {"device": "host", "cache_rows": 9, "host_folder": "/scratch", "ranks": [1]},
         "shop": {"wire_backward": "int8"},
     }
     made = plan_recipe(recipe(f"parallel.tables={json.dumps(tables)}"), dataset, cluster())
@@ -48,6 +48,7 @@ def test_tables_lie_by_size_but_for_those_that_the_recipe_decides(dataset: Prepa
     assert (shop.mode, shop.wire) == ("data_parallel", None)
     assert (item.mode, len(item.shards), item.wire) == ("column_wise", 4, WireDtypes("bfloat16", "float32"))
     assert (user.mode, user.ranks, user.device, user.cache_rows) == ("table_wise", (1,), "host", 9)
+    assert user.host_folder == "/scratch"
     assert item.reason == "as the recipe says"
     decided = 'parallel.tables={"*": {mode: row_wise, wire_forward: float32}}'
     spread = plan_recipe(recipe(decided, "parallel.wire_forward=int8"), dataset, cluster(3)).plan

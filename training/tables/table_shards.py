@@ -1,0 +1,68 @@
+"""The parts of tables that one rank holds."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from rankhouse.training.plan import Placement, ShardSpec
+from rankhouse.training.tables.host_rows import HostRows, HostRowsStats
+
+
+@dataclass(frozen=True)
+class TableShard:
+    """A rectangle of one table that this rank holds: rows [row_start, row_stop), columns [column_start, column_stop).
+
+    Attributes:
+        table: The table's name.
+        variable: float32 [rows, columns] of the rectangle.
+        replicated: Whether every rank holds the same (data-parallel).
+        row_start: Its first row in the table.
+        row_stop: One behind its last row.
+        column_start: Its first column in the table.
+        column_stop: One behind its last column.
+        host_rows: Of a table on the host, what brings its rows; `variable` is float32 [cached rows, columns] then.
+    """
+
+    table: str
+    variable: tf.Variable
+    replicated: bool
+    row_start: int
+    row_stop: int
+    column_start: int
+    column_stop: int
+    host_rows: HostRows | None = None
+
+    @classmethod
+    def of(cls, placement: Placement, rectangle: ShardSpec, variable: tf.Variable) -> "TableShard":
+        """Makes the rectangle of a placed table from a variable with as many rows as `variable_rows` says.
+
+        Raises:
+            HostRowsError: The folder of a table on the host cannot hold it.
+        """
+        rows = (rectangle.row_start, rectangle.row_stop)
+        host_rows = None
+        if placement.device == "host":
+            sizes = {"first_row": rows[0], "num_rows": rectangle.num_rows}
+            host_rows = HostRows(placement.table, variable, **sizes, folder=placement.host_folder)
+        replicated = placement.mode == "data_parallel"
+        columns = (rectangle.column_start, rectangle.column_stop)
+        return cls(placement.table, variable, replicated, *rows, *columns, host_rows)
+
+    def rectangle(self, rank: int) -> ShardSpec:
+        """Returns it as the plan has it."""
+        return ShardSpec(rank, self.row_start, self.row_stop, self.column_start, self.column_stop)
+
+
+def variable_rows(placement: Placement, rectangle: ShardSpec) -> int:
+    """Returns how many rows the variable of a rectangle has."""
+    return min(rectangle.num_rows, placement.cache_rows or rectangle.num_rows)
+
+
+def host_stats(shards: Iterable[TableShard]) -> dict[str, HostRowsStats]:
+    """Returns what was moved so far, by table, of those that lie on the host."""
+    stats: dict[str, HostRowsStats] = {}
+    for shard in shards:
+        if shard.host_rows is not None:
+            stats[shard.table] = stats.get(shard.table, HostRowsStats()) + shard.host_rows.stats
+    return stats
