@@ -85,11 +85,11 @@ def _converted_lists(column: pa.ChunkedArray, feature: AnyFeature) -> pa.Chunked
 def _cast(column: pa.ChunkedArray, dtype: str) -> pa.ChunkedArray:
     """Casts a column, refusing whatever would change a value."""
     column = decoded(column)
+    if not _is_castable(column.type, dtype):
+        raise ColumnError(f"expected {_EXPECTED[dtype]} in each row, found a column of {column.type}")
     if pa.types.is_floating(column.type):
         # Tables that went through pandas have NaN for what is missing.
         column = pc.if_else(pc.is_nan(column), None, column)
-    if not _is_castable(column.type, dtype):
-        raise ColumnError(f"expected {_EXPECTED[dtype]} in each row, found a column of {column.type}")
     try:
         values = column.cast(_TYPES[dtype])
     except pa.ArrowInvalid as exc:
@@ -108,7 +108,9 @@ def _is_castable(kind: pa.DataType, dtype: str) -> bool:
     text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
     if dtype == "text":
         return bool(text or pa.types.is_null(kind))
-    number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+    # Arrow casts no half precision, and knows no NaN in it.
+    floats = pa.types.is_floating(kind) and not pa.types.is_float16(kind)
+    number = pa.types.is_integer(kind) or floats or pa.types.is_boolean(kind)
     return bool(text or number or pa.types.is_null(kind))
 
 

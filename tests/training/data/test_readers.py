@@ -2,6 +2,7 @@ import gzip
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -180,6 +181,7 @@ def test_a_short_row_after_a_header_is_counted_without_it(tmp_path: Path) -> Non
         ("n", pa.array([1.0, 2.5, 3.0]), "row 2, column 'n': expected a 64-bit integer, found 2.5"),
         ("f", pa.array([1.0, 2.5, float("inf")]), "row 3, column 'f': expected a finite number, found an infinite one"),
         ("t", pa.array([1, 2, 3]), "column 't': expected a text in each row, found a column of int64"),
+        ("f", pa.array(np.ones(3, np.float16)), "'f': expected a finite number in each row, found a column of half"),
         ("tl", pa.array([1, 2, 3]), "column 'tl': expected lists, found int64"),
         ("t", pa.array([["a"]] * 3), r"column 't': holds lists .*say `list: true`"),
         ("il", pa.array([[1], [2], [2.5]]), "row 3, column 'il': expected a 64-bit integer, found 2.5"),
