@@ -8,6 +8,7 @@ Shapes: F inputs, B samples on this rank, N ids, E summed widths of the inputs.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -24,15 +25,16 @@ from rankhouse.training.exchange.sent_ids import SentIds
 from rankhouse.training.exchange.unique_rows import UniqueIds
 from rankhouse.training.exchange.wire_format import WireFormat, table_formats
 from rankhouse.training.optimizers.shared_gradients import sum_gradients
-from rankhouse.training.plan import Plan, ShardSpec, TableSpec, check_plan, make_plan
+from rankhouse.training.plan import Plan, ShardSpec, TableSpec, make_plan
 from rankhouse.training.ranks import Ranks
 from rankhouse.training.tables.host_rows import HostRowsStats
 from rankhouse.training.tables.initial_values import InitialValues
+from rankhouse.training.tables.learnt_rows import LearntRows
 from rankhouse.training.tables.owned_variables import mark_owned
 from rankhouse.training.tables.specs import EmbeddingSpec, Input, resolve_inputs, spec_of
-from rankhouse.training.tables.table_shards import TableShard, host_stats, variable_rows
+from rankhouse.training.tables.table_shards import TableShard, check_tables, host_stats, variable_rows
+from rankhouse.training.tables.table_weights import BLOCK_BYTES, TableWeights
 from rankhouse.training.tables.variable_rows import write_rows
-from rankhouse.training.tables.whole_tables import BLOCK_BYTES, open_tables, read_table, write_table
 
 
 class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
@@ -76,6 +78,8 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
         wires: How the rows of each table travel, by its name.
         shards: What this rank holds.
         output_dim: E, the summed widths of all inputs.
+        num_lookups: int64 [], how often tables were looked up in training, the same on all ranks; None where no table
+            learns its keys.
     """
 
     def __init__(
@@ -115,16 +119,20 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
         self.ranks = ranks or Ranks(0, 1)
         self.plan = plan or make_plan(_table_specs(self.specs, self.inputs), num_ranks=self.ranks.size)
         self.seed = seed
-        _check_plan(self.plan, self.specs, self.ranks)
+        check_tables(self.plan, self.specs, num_ranks=self.ranks.size)
         dims = {spec.name: spec.output_dim for spec in self.specs}
         self._widths = [dims[item.table] for item in self.inputs]
         self.output_dim = sum(self._widths)
         wires = table_formats(wire, [spec.name for spec in self.specs], planned=self.plan.wires)
         self.wires = wires
-        self._layouts = Layouts(self.inputs, self.plan, wires, rank=self.ranks.rank)
+        by_key = [spec.name for spec in self.specs if spec.vocabulary is not None]
+        self._layouts = Layouts(self.inputs, self.plan, wires, rank=self.ranks.rank, by_key=by_key)
+        self.num_lookups = self._make_num_lookups() if by_key else None
         self.shards = tuple(shard for spec in self.specs for shard in self._make_shards(spec))
         own = {(spec.name, shard): table for spec in self.specs for shard, table in self._own(spec).items()}
-        maps = {(shard.table, shard.rectangle(self.ranks.rank)): shard.host_rows for shard in self.shards}
+        maps = {(shard.table, shard.rectangle(self.ranks.rank)): shard.row_map for shard in self.shards}
+        # As a list, in which Keras finds what checkpoints of TensorFlow keep.
+        self._vocabularies = [shard.learnt.vocabulary for shard in self.shards if shard.learnt]
         self._held = HeldTables(self.inputs, own, row_maps={key: each for key, each in maps.items() if each})
         self._nothing_owned = self._make_nothing_owned()
         for variable in self.owned_variables:
@@ -240,6 +248,7 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
         layout = self._layouts.of(self._combiners)
         if (bool(sent.requests), len(sent.unique)) != (layout.travels, len(layout.rows)):
             raise EmbeddingError(f"{self.name!r} cannot look up these ids: another layer sent them; use its `send_ids`")
+        self._count(training)
         if len(layout.local) == len(self.inputs):
             return self._held.pool(layout.local, sent.batch, self._combiners, training=training)
         return tf.concat(self._look_up(sent, self._combiners, training), axis=1)
@@ -280,6 +289,7 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def _call(self, inputs: Sequence[Any], weights: Sequence[Any] | None, training: bool | tf.Tensor) -> list[Any]:
         packed = self._pack_inputs(inputs, weights)
+        self._count(training)
         combiners = [item.combiner for item in packed]
         rows = self._look_up(self._send(join_inputs(packed), combiners, "ids"), combiners, training)
         return [item.output(found) for item, found in zip(packed, rows, strict=True)]
@@ -323,12 +333,10 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
             all_ranks: Whether every rank gets them; else rank 0 does, and the others get an empty list.
 
         Returns:
-            float32 [rows, dim] for each table.
+            float32 [rows, dim] for each table; `KeyedRows` of one that learns its keys.
         """
-        tables, wanted, name = [], all_ranks or self.ranks.rank == 0, f"{self.name}_whole_table"
-        for spec in self.specs:
-            placement, own = self.plan.placement(spec.name), self._own(spec)
-            tables.append(read_table(spec, placement, own, ranks=self.ranks, name=name, wanted=wanted))
+        wanted = all_ranks or self.ranks.rank == 0
+        tables = [self._weights_of(spec).read(name=f"{self.name}_whole_table", wanted=wanted) for spec in self.specs]
         return tables if wanted else []
 
     def set_weights(self, weights: Sequence[Any], *, block_bytes: int = BLOCK_BYTES) -> None:
@@ -336,15 +344,20 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
 
         Args:
             weights: For each table, in the order of the specs, floats [rows, dim], or the path of a .npy file with
-                them, of which only this rank's part is read.
+                them, of which only this rank's part is read; `KeyedRows` of a table that learns its keys, which then
+                knows these alone, as if they were just learnt.
             block_bytes: Of how many bytes at once, or one row.
 
         Raises:
             EmbeddingError: There is another number of them, a file cannot be read, or a shape is wrong; nothing was
                 changed on this rank.
         """
-        for spec, values in zip(self.specs, open_tables(self.specs, weights), strict=True):
-            write_table(self._own(spec), values, block_bytes=block_bytes)
+        if len(weights) != len(self.specs):
+            raise EmbeddingError(f"there are {len(weights)} weights for {len(self.specs)} tables; give one for each")
+        tables = [self._weights_of(spec) for spec in self.specs]
+        opened = [table.open(values) for table, values in zip(tables, weights, strict=True)]
+        for table, values in zip(tables, opened, strict=True):
+            table.write(values, block_bytes=block_bytes)
 
     def host_stats(self) -> dict[str, HostRowsStats]:
         """Returns what was moved so far for each table that lies on the host, as far as this rank holds it."""
@@ -425,10 +438,25 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
         rank = self.ranks.rank
         return {shard.rectangle(rank): shard.variable for shard in self.shards if shard.table == spec.name}
 
+    def _weights_of(self, spec: EmbeddingSpec) -> TableWeights:
+        own = [shard for shard in self.shards if shard.table == spec.name]
+        return TableWeights(spec, self.plan.placement(spec.name), own, ranks=self.ranks)
+
+    def _count(self, training: bool | tf.Tensor) -> None:
+        """Counts a lookup in training, before it learns keys."""
+        if self.num_lookups is not None and training is not False:
+            self.num_lookups.assign_add(tf.cast(training, tf.int64))
+
+    def _make_num_lookups(self) -> tf.Variable:
+        with tf.device("CPU:0"):
+            return self.add_weight("num_lookups", shape=(), dtype=tf.int64, initializer="zeros", trainable=False)
+
     def _make_shards(self, spec: EmbeddingSpec) -> list[TableShard]:
         own = [shard for table, shard in self.plan.shards_of(self.ranks.rank) if table == spec.name]
         name = f"{self.name}_{spec.name}_initial"
-        values = InitialValues(spec, seed=self.seed, ranks=self.ranks, holds=bool(own), name=name)
+        values = None
+        if spec.vocabulary is None:
+            values = InitialValues(spec, seed=self.seed, ranks=self.ranks, holds=bool(own), name=name)
         placement = self.plan.placement(spec.name)
         made = []
         for shard in own:
@@ -437,10 +465,18 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
             part = f"/columns_{shard.column_start}_{shard.column_stop}" if len(own) > 1 else ""
             with tf.name_scope(f"{self.name}/"):
                 variable = self.add_weight(spec.name + part, shape=shape, initializer="zeros", dtype=tf.float32)
-            made.append(TableShard.of(placement, shard, variable))
-            for start, rows in values.blocks(shard):
+            learnt = None if values else self._make_learnt(spec, shard, variable)
+            made.append(TableShard.of(placement, shard, variable, learnt=learnt))
+            for start, rows in values.blocks(shard) if values else ():
                 write_rows(variable, start, rows)
         return made
+
+    def _make_learnt(self, spec: EmbeddingSpec, shard: ShardSpec, variable: tf.Variable) -> LearntRows:
+        gather = None
+        if self.plan.placement(spec.name).mode == "data_parallel":
+            gather = partial(self.ranks.allgather, name=f"{self.name}_{spec.name}_keys")
+        assert self.num_lookups is not None
+        return LearntRows(spec, shard, variable, seed=self.seed, step=self.num_lookups, gather=gather)
 
     def _make_nothing_owned(self) -> tf.Variable | None:
         """Gives a rank that is asked for nothing an empty variable, through which it joins the backward exchange.
@@ -456,18 +492,3 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
 def _table_specs(specs: Sequence[EmbeddingSpec], inputs: Sequence[Input]) -> list[TableSpec]:
     lookups = [item.table for item in inputs]
     return [TableSpec(spec.name, spec.input_dim, spec.output_dim, float(lookups.count(spec.name))) for spec in specs]
-
-
-def _check_plan(plan: Plan, specs: Sequence[EmbeddingSpec], ranks: Ranks) -> None:
-    if plan.num_ranks != ranks.size:
-        raise EmbeddingError(
-            f"the plan is for {plan.num_ranks} ranks, but {ranks.size} train; make it for {ranks.size}"
-        )
-    check_plan(plan)
-    planned = {table.name: (table.num_rows, table.dim) for table in plan.tables}
-    for spec in specs:
-        if planned.get(spec.name) != (spec.input_dim, spec.output_dim):
-            raise EmbeddingError(
-                f"table {spec.name!r} has {spec.input_dim} rows of width {spec.output_dim}, but the plan has "
-                f"{planned.get(spec.name, 'no such table')}; make the plan of the same tables"
-            )

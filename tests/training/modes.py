@@ -126,7 +126,7 @@ def train(ranks: Ranks, kinds: str) -> dict[str, np.ndarray]:
         weights = [next(rest) if is_weighted else None for is_weighted in weighted]
         with tf.GradientTape() as tape:
             outputs = layer(ids, weights=weights)
-            loss = sum(_loss(*pair) for pair in zip(outputs, factors, strict=True)) / BATCH
+            loss = sum(loss_of(*pair) for pair in zip(outputs, factors, strict=True)) / BATCH
         gradients = layer.sum_gradients(tape.gradient(loss, variables), variables)
         optimizer.apply_gradients(zip(gradients, variables, strict=True))
         return outputs
@@ -159,7 +159,7 @@ def train_ahead(ranks: Ranks) -> dict[str, np.ndarray]:
         variables = layer.trainable_variables
         with tf.GradientTape() as tape:
             outputs = tf.split(layer.lookup_sent(sent), [TABLES[item.table][1] for item in layer.inputs], axis=1)
-            loss = sum(_loss(*pair) for pair in zip(outputs, factors, strict=True)) / BATCH
+            loss = sum(loss_of(*pair) for pair in zip(outputs, factors, strict=True)) / BATCH
         gradients = layer.sum_gradients(tape.gradient(loss, variables), variables)
         optimizer.apply_gradients(zip(gradients, variables, strict=True))
         return next_sent
@@ -205,7 +205,7 @@ def round_rows(ranks: Ranks) -> dict[str, float]:
     return moved
 
 
-def _loss(output: Any, factor: tf.Tensor) -> tf.Tensor:
+def loss_of(output: Any, factor: tf.Tensor) -> tf.Tensor:
     """A loss whose gradient at a sample depends on nothing but the sample."""
     if isinstance(output, tf.RaggedTensor):
         each = tf.reduce_sum(output.values**2, axis=1) * tf.gather(factor, output.value_rowids())

@@ -19,6 +19,7 @@ import tensorflow as tf
 from rankhouse.embedding_cache.format.errors import FormatError
 from rankhouse.embedding_cache.format.files import MANIFEST_NAME, commit_manifest
 from rankhouse.training.checkpoint.files import (
+    KEY_ARRAYS,
     KIND,
     TOUCHED,
     WEIGHTS,
@@ -27,6 +28,7 @@ from rankhouse.training.checkpoint.files import (
     incomplete_checkpoints,
     step_folder,
 )
+from rankhouse.training.checkpoint.learnt_rows import load_learnt_rows
 from rankhouse.training.checkpoint.part import KeptLayer, Part, Written, arrays, table_arrays
 from rankhouse.training.data.fit import Fit
 from rankhouse.training.distributed_embedding import DistributedEmbedding
@@ -38,6 +40,9 @@ from rankhouse.training.tables.variable_rows import read_rows_at, write_rows, wr
 
 # Rows are copied in blocks of this many bytes, so loading a table takes no second one in memory.
 _BLOCK_BYTES = 64 << 20
+
+# Of tables that learn their keys: what the steps of the keys count.
+_NUM_LOOKUPS = "num_lookups"
 
 
 @dataclass(frozen=True)
@@ -266,6 +271,7 @@ def _optimizer_name(state: TrainingState) -> str:
 
 
 def _manifest(state: TrainingState, ranks: Ranks, document: Mapping[str, Any]) -> dict[str, Any]:
+    lookups = state.embedding.num_lookups
     names = [WEIGHTS, *state.optimizer.slot_names, TOUCHED]
     return {
         "num_ranks": ranks.size,
@@ -275,12 +281,13 @@ def _manifest(state: TrainingState, ranks: Ranks, document: Mapping[str, Any]) -
             spec.name: {
                 "num_rows": spec.input_dim,
                 "dim": spec.output_dim,
-                "arrays": names,
+                "arrays": names if spec.vocabulary is None else [*names, *KEY_ARRAYS],
                 "initial_rows": state.initial_rows.get(spec.name, spec.input_dim),
             }
             for spec in state.embedding.specs
         },
         "learnt_vocabularies": sorted(state.vocabularies),
+        **({} if lookups is None else {_NUM_LOOKUPS: int(lookups.numpy())}),
         "training": dict(document),
     }
 
@@ -299,7 +306,13 @@ def _load(path: Path, state: TrainingState, freed: Mapping[str, npt.NDArray[np.i
     _check_fits(checkpoint, state, may_grow=freed is not None)
     for shard in state.embedding.shards:
         ids = (freed or {}).get(shard.table, np.empty(0, np.int64))
-        _load_table(checkpoint, shard, state.optimizer, ids)
+        if shard.learnt is None:
+            _load_table(checkpoint, shard, state.optimizer, ids)
+        else:
+            placement = state.embedding.plan.placement(shard.table)
+            load_learnt_rows(checkpoint, shard, placement, table_arrays(shard.variable, state.optimizer))
+    if state.embedding.num_lookups is not None:
+        state.embedding.num_lookups.assign(checkpoint.manifest[_NUM_LOOKUPS])
     for array in (WEIGHTS, *state.optimizer.slot_names):
         for name, value in checkpoint.dense(array).items():
             arrays(state.dense[name], state.optimizer)[array].assign(value)
@@ -341,8 +354,11 @@ def _check_fits(checkpoint: Checkpoint, state: TrainingState, *, may_grow: bool)
     saved_by = checkpoint.manifest["optimizer"]["name"]
     if saved_by != optimizer:
         raise CheckpointError(f"{path}: was trained with {saved_by}, this run uses {optimizer}; use the same optimizer")
-    saved = {name: (info.num_rows, info.dim) for name, info in checkpoint.tables.items()}
-    wanted = {spec.name: (spec.input_dim, spec.output_dim) for spec in state.embedding.specs}
+    saved = {name: _shape(info.num_rows, info.dim, info.is_by_key) for name, info in checkpoint.tables.items()}
+    wanted = {
+        spec.name: _shape(spec.input_dim, spec.output_dim, spec.vocabulary is not None)
+        for spec in state.embedding.specs
+    }
     if may_grow:
         saved = {name: wanted[name] if _has_grown(shape, wanted.get(name)) else shape for name, shape in saved.items()}
     _check_shapes(path, "table", saved, wanted)
@@ -352,8 +368,15 @@ def _check_fits(checkpoint: Checkpoint, state: TrainingState, *, may_grow: bool)
     _check_shapes(path, "vocabulary", there, dict.fromkeys(state.vocabularies, "there"))
 
 
-def _has_grown(saved: tuple[int, int], wanted: tuple[int, int] | None) -> bool:
-    return wanted is not None and wanted[0] >= saved[0] and wanted[1] == saved[1]
+def _shape(num_rows: int, dim: int, is_by_key: bool) -> tuple[Any, int]:
+    """Returns what must agree: of a table that learns its keys another number of rows will do, where they fit."""
+    return ("any key", dim) if is_by_key else (num_rows, dim)
+
+
+def _has_grown(saved: tuple[Any, int], wanted: tuple[Any, int] | None) -> bool:
+    if wanted is None or not isinstance(saved[0], int) or not isinstance(wanted[0], int):
+        return False
+    return wanted[0] >= saved[0] and wanted[1] == saved[1]
 
 
 def _check_shapes(path: Path, what: str, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:

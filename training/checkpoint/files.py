@@ -9,7 +9,8 @@
         exist
 
 An array is `weights`, one of the optimizer's slots, such as `accumulator` (all float32), or `touched`: int32 [rows],
-the optimizer's iteration that last wrote each row. Tables are cut into rectangles (`pieces.py`), which the
+the optimizer's iteration that last wrote each row. Tables that learn their keys have some more (`learnt_rows.py`). All
+are cut into rectangles (`pieces.py`), which the
 manifest lists under `row_ranges`; any number of ranks reads any of them under any plan. Checkpoints of older releases
 have pieces of all columns only. Nothing here needs TensorFlow.
 
@@ -50,6 +51,7 @@ from rankhouse.training.errors import CheckpointError
 KIND = "checkpoint"
 WEIGHTS = "weights"
 TOUCHED = "touched"
+KEY_ARRAYS = ("keys", "key_counts", "key_steps")
 DENSE_FILE = "dense.safetensors"
 VOCABULARIES_FILE = "vocabularies.safetensors"
 ROWS = "rows"
@@ -67,7 +69,7 @@ class CheckpointTable:
     Attributes:
         num_rows: Rows.
         dim: Width of a row.
-        arrays: "weights", the optimizer's slots, and "touched".
+        arrays: "weights", the optimizer's slots, and "touched"; of a table that learns its keys `KEY_ARRAYS`, too.
         initial_rows: How many it had when its first run began; its rows' initial values depend on that.
     """
 
@@ -75,6 +77,11 @@ class CheckpointTable:
     dim: int
     arrays: tuple[str, ...]
     initial_rows: int
+
+    @property
+    def is_by_key(self) -> bool:
+        """Whether it learns its keys."""
+        return KEY_ARRAYS[0] in self.arrays
 
 
 @dataclass(frozen=True)
@@ -183,7 +190,7 @@ class Checkpoint:
         columns = {"column_start": column_start, "column_stop": info.dim if column_stop is None else column_stop}
         for band in self._bands(table, array, start, info.num_rows if stop is None else stop, **columns):
             parts = [self._read(piece.file)[ROWS][band.start - piece.start :] for piece in band.pieces]
-            if parts[0].ndim == 1 and len(parts) > 1 and array != TOUCHED:
+            if parts[0].ndim == 1 and len(parts) > 1 and array not in (TOUCHED, *KEY_ARRAYS):
                 raise CheckpointError(
                     f"{self.path}: {array!r} of table {table!r} is one number for each row of {len(parts)} slices of "
                     "its columns, which cannot be put together; load it with the table sliced in the same way"
@@ -300,6 +307,14 @@ class Checkpoint:
             array, name = key.split("/", 1)
             found.setdefault(name, {})[array] = values
         return found
+
+    def tensors(self, file: str) -> dict[str, npt.NDArray[Any]]:
+        """Returns what one of its files holds, by name.
+
+        Raises:
+            CheckpointError: The file was altered.
+        """
+        return self._read(file)
 
     @property
     def num_bytes(self) -> int:

@@ -20,6 +20,7 @@ import tensorflow as tf
 from rankhouse.embedding_cache.format.files import FileRecord, file_record, write_durably
 from rankhouse.embedding_cache.format.tensors import write_tensor_blocks, write_tensors
 from rankhouse.training.checkpoint.files import DENSE_FILE, ROWS, TOUCHED, VOCABULARIES_FILE, WEIGHTS
+from rankhouse.training.checkpoint.learnt_rows import candidates_file, candidates_of, key_arrays
 from rankhouse.training.checkpoint.pieces import Piece
 from rankhouse.training.distributed_embedding import DistributedEmbedding
 from rankhouse.training.errors import CheckpointError
@@ -92,12 +93,15 @@ class Part:
             vocabularies: Layers that learn keys, by name.
         """
         self._contents = _owned_contents(embedding, optimizer, rank)
-        # What all ranks know alike is rank 0's to write.
-        self._shared = (
+        # Small files: what all ranks know alike is rank 0's to write.
+        self._small = (
             {DENSE_FILE: _dense_tensors(dense, optimizer), VOCABULARIES_FILE: _vocabulary_tensors(vocabularies)}
             if rank == 0
             else {}
         )
+        for shard in _written_here(embedding, rank):
+            if shard.learnt is not None and shard.column_start == 0:
+                self._small[candidates_file(shard.table, shard)] = candidates_of(shard.learnt)
         self._dims = {spec.name: spec.output_dim for spec in embedding.specs}
         self._written = Written()
         self.num_bytes_written = 0
@@ -137,11 +141,11 @@ class Part:
             CheckpointError: It was cancelled.
         """
         self._write(folder, list(self._contents), cancelled)
-        for file, tensors in self._shared.items():
+        for file, tensors in self._small.items():
             if tensors:
                 write_tensors(folder / file, tensors)
                 self._written.files[file] = file_record(folder / file)
-        self._shared = {}
+        self._small = {}
         return self._written
 
     def _write(self, folder: Path, contents: Sequence["_Content"], cancelled: threading.Event | None = None) -> None:
@@ -197,6 +201,11 @@ def table_arrays(table: tf.Variable, optimizer: Optimizer) -> dict[str, tf.Varia
     return {**arrays(table, optimizer), TOUCHED: optimizer.touched_steps(table)}
 
 
+def _saved_arrays(shard: TableShard, optimizer: Optimizer) -> dict[str, tf.Variable]:
+    of_keys = {} if shard.learnt is None else key_arrays(shard.learnt)
+    return {**table_arrays(shard.variable, optimizer), **of_keys}
+
+
 def leave_record(folder: Path, rank: int, written: Written) -> None:
     """Leaves what a rank has written in the checkpoint's folder, where rank 0 finds it; it appears whole.
 
@@ -233,15 +242,18 @@ def _record_file(folder: Path, rank: int) -> Path:
     return folder / _RECORDS / f"rank-{rank}.json"
 
 
-def _owned_contents(embedding: DistributedEmbedding, optimizer: Optimizer, rank: int) -> list[_Content]:
+def _written_here(embedding: DistributedEmbedding, rank: int) -> list[TableShard]:
     # A data-parallel table is the same everywhere; the ranks take turns, so that each writes some.
     turns = {spec.name: number % embedding.plan.num_ranks for number, spec in enumerate(embedding.specs)}
+    return [shard for shard in embedding.shards if not shard.replicated or turns[shard.table] == rank]
+
+
+def _owned_contents(embedding: DistributedEmbedding, optimizer: Optimizer, rank: int) -> list[_Content]:
     dims = {spec.name: spec.output_dim for spec in embedding.specs}
     return [
         _Content(piece, variable, piece.start - shard.row_start)
-        for shard in embedding.shards
-        if not shard.replicated or turns[shard.table] == rank
-        for array, variable in table_arrays(shard.variable, optimizer).items()
+        for shard in _written_here(embedding, rank)
+        for array, variable in _saved_arrays(shard, optimizer).items()
         for piece in _cut(shard, array, dims[shard.table])
     ]
 

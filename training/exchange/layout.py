@@ -10,7 +10,7 @@ An input without a combiner has nothing to pool, so its table's rows are always 
 where the plan says "pooled", or where nothing travels.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -66,6 +66,7 @@ class RowsTable:
         numbers: Its inputs.
         shards: Its rectangles that have rows, in rising order: ranges of rows, or slices of columns.
         wire: How its rows travel.
+        by_key: Whether it is looked up by any keys. Where it is cut by rows, a hash says which rectangle a key is in.
     """
 
     table: str
@@ -73,6 +74,12 @@ class RowsTable:
     numbers: tuple[int, ...]
     shards: tuple[ShardSpec, ...]
     wire: WireFormat
+    by_key: bool = False
+
+    @property
+    def is_cut_by_rows(self) -> bool:
+        """Whether it lies in several ranges of rows."""
+        return self.shards[0].num_rows < self.num_rows
 
     def shards_of(self, rank: int) -> tuple[ShardSpec, ...]:
         """Returns the rectangles on a rank: at most one range of rows, or some slices of columns."""
@@ -115,11 +122,21 @@ class Layouts:
     They depend on the combiners of a call: an input with one id for each sample needs none. Any thread may call it.
     """
 
-    def __init__(self, inputs: Sequence[Input], plan: Plan, wires: Mapping[str, WireFormat], *, rank: int) -> None:
+    def __init__(
+        self,
+        inputs: Sequence[Input],
+        plan: Plan,
+        wires: Mapping[str, WireFormat],
+        *,
+        rank: int,
+        by_key: Collection[str] = (),
+    ) -> None:
+        """Takes the inputs, where their tables lie, how rows travel, and which tables are looked up by any keys."""
         self._inputs = tuple(inputs)
         self._plan = plan
         self._wires = wires
         self._rank = rank
+        self._by_key = frozenset(by_key)
         self._made: dict[tuple[str | None, ...], Layout] = {}
 
     def of(self, combiners: Sequence[str | None]) -> Layout:
@@ -137,18 +154,18 @@ class Layouts:
             numbers = tuple(i for i, item in enumerate(self._inputs) if item.table == table.name)
             if not numbers:
                 continue
-            wire = self._wires[table.name]
+            wire, by_key = self._wires[table.name], table.name in self._by_key
             placement = self._plan.placement(table.name)
             shards = tuple(shard for shard in placement.shards if shard.num_rows)
             apart = any(combiners[number] is None for number in numbers)
             if placement.mode == "data_parallel" or (self._plan.num_ranks == 1 and len(shards) == 1):
                 own = tuple(shard for shard in shards if shard.rank == self._rank)
                 if apart:
-                    local_rows.append(RowsTable(table.name, table.num_rows, numbers, own, wire))
+                    local_rows.append(RowsTable(table.name, table.num_rows, numbers, own, wire, by_key))
                 else:
                     local += [Feature(number, table.name, own[0], wire) for number in numbers]
             elif apart or placement.exchange == "rows":
-                rows.append(RowsTable(table.name, table.num_rows, numbers, shards, wire))
+                rows.append(RowsTable(table.name, table.num_rows, numbers, shards, wire, by_key))
             else:
                 pooled += [Feature(number, table.name, shard, wire) for number in numbers for shard in shards]
         groups = [self._group(pooled, rank) for rank in range(self._plan.num_ranks)]

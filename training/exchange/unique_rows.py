@@ -13,7 +13,11 @@ from rankhouse.training.exchange.bad_ids import require_rows
 from rankhouse.training.exchange.batch import Batch
 from rankhouse.training.exchange.layout import RowsTable
 from rankhouse.training.plan import ShardSpec
+from rankhouse.training.tables.key_owners import owners
 from rankhouse.training.tables.specs import Input
+
+# A batch has no more keys of a table than this; of one that learns them, they may be more than it has rows.
+_MAX_KEYS = 1 << 31
 
 
 @dataclass(frozen=True)
@@ -23,7 +27,8 @@ class UniqueIds:
     Attributes:
         table: The table.
         batch: The ids of the table's inputs.
-        ids: int64 [U], in rising order, each once, all of them rows.
+        ids: int64 [U], each once, all of them rows, or keys; in rising order, but keys of one owner after those of the
+            one before.
         positions: int64 [N], where each id of the batch is among them.
     """
 
@@ -46,26 +51,33 @@ class UniqueIds:
         bad = [
             tf.math.count_nonzero((keys.unique < 0) | (keys.unique >= table.num_rows))
             for table, keys in zip(tables, found, strict=True)
+            if not table.by_key
         ]
-        own_inputs = [inputs[number] for table in tables for number in table.numbers]
-        num_rows = [table.num_rows for table in tables for _ in table.numbers]
-        ids = require_rows([keys.unique for keys in found], tf.add_n(bad), batches, own_inputs, num_rows)
+        ids = [keys.unique for keys in found]
+        if bad:
+            own_inputs = [inputs[number] for table in tables for number in table.numbers]
+            num_rows = [None if table.by_key else table.num_rows for table in tables for _ in table.numbers]
+            ids = require_rows(ids, tf.add_n(bad), batches, own_inputs, num_rows)
         parts = zip(tables, batches, ids, (keys.inverse for keys in found), strict=True)
-        return [cls(*part) for part in parts]
+        return [cls(*part)._by_owner() for part in parts]
 
     def within(self, shard: ShardSpec) -> tf.Tensor:
         """Returns those that are rows of a rectangle."""
         if (shard.row_start, shard.row_stop) == (0, self.table.num_rows):
             return self.ids
-        begin, end = tf.unstack(tf.searchsorted(self.ids, tf.constant([shard.row_start, shard.row_stop], tf.int64)))
+        if self.table.by_key:
+            at = self.table.shards.index(shard)
+            values, limits = owners(self.ids, len(self.table.shards)), tf.constant([at, at + 1])
+        else:
+            values, limits = self.ids, tf.constant([shard.row_start, shard.row_stop], tf.int64)
+        begin, end = tf.unstack(tf.searchsorted(values, limits))
         return self.ids[begin:end]
 
     def join(self, parts: Sequence[tf.Tensor]) -> tf.Tensor:
         """Puts the rows [n, columns] of the table's rectangles together: [U, dim]."""
         if len(parts) == 1:
             return parts[0]
-        by_rows = self.table.shards[0].row_stop < self.table.num_rows
-        return tf.concat(parts, axis=0 if by_rows else 1)
+        return tf.concat(parts, axis=0 if self.table.is_cut_by_rows else 1)
 
     def pool(self, rows: tf.Tensor, combiners: Sequence[str | None]) -> list[tf.Tensor]:
         """Pools rows [U, dim] for each input of the table.
@@ -83,13 +95,14 @@ class UniqueIds:
         # The positions are the ids of a small table, that of the rows.
         batch = Batch(self.positions, self.batch.lengths, self.batch.weights)
         outputs: dict[int, tf.Tensor] = {}
+        max_rows = _MAX_KEYS if self.table.by_key else self.table.num_rows
         if pooled:
             bags = batch.select(pooled)
             columns = tf_ops.pool_rows(
                 rows,
                 bags.ids,
                 bags.offsets,
-                max_rows=self.table.num_rows,
+                max_rows=max_rows,
                 combiners=[own[at] or "sum" for at in pooled],
                 weights=bags.weights,
                 all_rows=not apart,
@@ -97,6 +110,16 @@ class UniqueIds:
             outputs |= zip(pooled, tf.split(columns, len(pooled), axis=1), strict=True)
         if apart:
             ids = batch.select(apart)
-            each = tf_ops.take_rows(rows, ids.ids, max_rows=self.table.num_rows, all_rows=not pooled)
+            each = tf_ops.take_rows(rows, ids.ids, max_rows=max_rows, all_rows=not pooled)
             outputs |= zip(apart, tf.split(each, ids.counts, num=len(apart)), strict=True)
         return [outputs[at] for at in range(len(own))]
+
+    def _by_owner(self) -> "UniqueIds":
+        if not (self.table.by_key and self.table.is_cut_by_rows):
+            return self
+        count = len(self.table.shards)
+        numbers = tf.range(tf.size(self.ids, out_type=tf.int64))
+        parts = tf.dynamic_partition(numbers, owners(self.ids, count), count)
+        order = tf.concat(parts, axis=0)
+        places = tf.tensor_scatter_nd_update(numbers, order[:, tf.newaxis], numbers)
+        return UniqueIds(self.table, self.batch, tf.gather(self.ids, order), tf.gather(places, self.positions))

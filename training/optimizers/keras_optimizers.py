@@ -17,6 +17,7 @@ from rankhouse.training.errors import OptimizerError
 from rankhouse.training.optimizers.shared_gradients import GradientReduction, exchange_name, reduce_gradients
 from rankhouse.training.ranks import Ranks
 from rankhouse.training.tables.host_rows import HostRows, host_rows_of
+from rankhouse.training.tables.new_rows import keep_beside
 from rankhouse.training.tables.owned_variables import is_owned, mark_owned
 
 
@@ -115,6 +116,7 @@ def _belonging_to(slot: tf.Variable, variable: tf.Variable) -> tf.Variable:
     """Marks a slot as what its variable is: only this rank's, and with rows that come and go."""
     if is_owned(variable):
         mark_owned(slot)
+    keep_beside(variable, slot)
     host_rows = host_rows_of(variable)
     # A slot that is there already was attached when it was made.
     if host_rows is not None and host_rows_of(slot) is None:

@@ -6,6 +6,7 @@ own fused operations. Both follow the formulas of tf_keras' legacy optimizers an
 """
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from rankhouse.training.errors import OptimizerError
 from rankhouse.training.optimizers.dense_updates import update_dense
 from rankhouse.training.optimizers.learning_rates import LearningRate, check_positive, learning_rate_at
 from rankhouse.training.tables.host_rows import HostRows, host_rows_of
+from rankhouse.training.tables.new_rows import when_rows_start
 from rankhouse.training.tables.variable_rows import read_rows
 
 # Rows are compared in blocks of this many bytes.
@@ -75,6 +77,7 @@ class Optimizer:
             raise OptimizerError("a variable is listed twice; list each once, or it would be updated twice")
         for table in tables:
             self._attach_slots(table, host_rows_of(table))
+            when_rows_start(table, partial(self._start_rows, table))
         # What the exact kind of Adam needs to know of earlier steps.
         keeps_rates = isinstance(settings, Adam) and settings.is_exact and callable(learning_rate)
         self._learning_rates = _LearningRates() if keeps_rates else None
@@ -174,6 +177,16 @@ class Optimizer:
                 slots.last_steps.assign(tf.fill(slots.last_steps.shape, tf.constant(iterations, tf.int32)))
         if self._learning_rates is not None:
             self._learning_rates.make_room(iterations)
+
+    def _start_rows(self, table: tf.Variable, rows: tf.Tensor) -> None:
+        """Forgets rows, which stand for other ids from now on."""
+        for name, slot in self.slots(table).items():
+            shape = [len(rows), *slot.shape[1:]]
+            slot.scatter_update(tf.IndexedSlices(tf.fill(shape, tf.constant(self.settings.initial_value(name))), rows))
+        _scatter(self._touched_steps[table.ref()], rows, tf.constant(0))
+        last_steps = self._table_slots[table.ref()].last_steps
+        if last_steps is not None:
+            _scatter(last_steps, rows, self.iterations)
 
     def _catch_up_block(self, table: tf.Variable, start: int, stop: int) -> None:
         """Catches up rows [start, stop), and notes which of them are others than when all were last caught up.

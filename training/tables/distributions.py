@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import tf_keras
 
-from rankhouse.training.tables.initializers import centred_rows, random_bits
+from rankhouse.training.tables.initializers import centred, centred_rows, random_bits
 
 Columns = tuple[int, int]
 Rows = npt.NDArray[np.float32]
@@ -30,6 +30,9 @@ class Distribution(Protocol):
     def rows(self, key: int, *, dim: int, start: int, stop: int, columns: Columns) -> Rows:
         """Draws rows [start, stop) and the given columns of a table of width `dim` under its key."""
 
+    def of_bits(self, bits: npt.NDArray[np.uint32]) -> Rows:
+        """Makes values of 32 random bits each, as `rows` does."""
+
 
 @dataclass(frozen=True)
 class Uniform:
@@ -40,7 +43,13 @@ class Uniform:
 
     def rows(self, key: int, *, dim: int, start: int, stop: int, columns: Columns) -> Rows:
         """See `Distribution`."""
-        values = centred_rows(key, dim=dim, start=start, stop=stop, columns=columns)
+        return self._scaled(centred_rows(key, dim=dim, start=start, stop=stop, columns=columns))
+
+    def of_bits(self, bits: npt.NDArray[np.uint32]) -> Rows:
+        """See `Distribution`."""
+        return self._scaled(centred(bits))
+
+    def _scaled(self, values: Rows) -> Rows:
         values *= np.float32((self.high - self.low) / 2 * 2.0**-23)
         if self.low != -self.high:
             values += np.float32((self.low + self.high) / 2)
@@ -57,7 +66,10 @@ class Normal:
 
     def rows(self, key: int, *, dim: int, start: int, stop: int, columns: Columns) -> Rows:
         """See `Distribution`."""
-        bits = random_bits(key, dim=dim, start=start, stop=stop, columns=columns)
+        return self.of_bits(random_bits(key, dim=dim, start=start, stop=stop, columns=columns))
+
+    def of_bits(self, bits: npt.NDArray[np.uint32]) -> Rows:
+        """See `Distribution`."""
         share = (bits.astype(np.float64) + 0.5) * 2.0**-32
         if self.truncated:
             share = _CUT_OFF + _KEPT * share
@@ -73,6 +85,10 @@ class Constant:
     def rows(self, key: int, *, dim: int, start: int, stop: int, columns: Columns) -> Rows:
         """See `Distribution`."""
         return np.full((stop - start, columns[1] - columns[0]), self.value, np.float32)
+
+    def of_bits(self, bits: npt.NDArray[np.uint32]) -> Rows:
+        """See `Distribution`."""
+        return np.full(bits.shape, self.value, np.float32)
 
 
 def distribution_of(initializer: Any, *, num_rows: int, dim: int) -> Distribution | None:

@@ -51,7 +51,7 @@ def centred_rows(
 ) -> npt.NDArray[np.float32]:
     """Draws odd multiples of 1/2, each as likely as any other, in (-2**23, 2**23); see `uniform_rows`."""
     if columns is not None and columns != (0, dim):
-        return _centred(_bits(_positions(dim, start, stop, columns), key))
+        return centred(_bits(_positions(dim, start, stop, columns), key))
     first, last = start * dim, stop * dim
     pairs_from, pairs_to = first // 2, (last + 1) // 2
     values = np.empty(2 * (pairs_to - pairs_from), np.float32)
@@ -59,7 +59,7 @@ def centred_rows(
         until = min(at + _BLOCK_PAIRS, pairs_to)
         words = _mix(np.arange(at, until, dtype=np.uint64), key)
         halves = words.astype("<u8", copy=False).view("<u4")
-        values[2 * (at - pairs_from) : 2 * (until - pairs_from)] = _centred(halves)
+        values[2 * (at - pairs_from) : 2 * (until - pairs_from)] = centred(halves)
     return values[first - 2 * pairs_from : last - 2 * pairs_from].reshape(stop - start, dim)
 
 
@@ -70,21 +70,38 @@ def random_bits(
     return _bits(_positions(dim, start, stop, columns or (0, dim)), key)
 
 
+def keyed_bits(key: int, keys: npt.NDArray[np.int64], columns: tuple[int, int]) -> npt.NDArray[np.uint32]:
+    """Draws 32 bits for each element of rows that belong to keys, whatever the place of a row in its table.
+
+    Each row has a stream of its own: SplitMix64, seeded with its key's word.
+
+    Args:
+        key: The table's key, of `table_key`.
+        keys: int64 [n], any values.
+        columns: The first column and one behind the last one.
+
+    Returns:
+        uint32 [n, number of columns].
+    """
+    seeds = _mix(keys.astype(np.uint64), key)[:, np.newaxis]
+    return _bits(np.broadcast_to(np.arange(*columns, dtype=np.uint64), (len(keys), columns[1] - columns[0])), seeds)
+
+
 def _positions(dim: int, start: int, stop: int, columns: tuple[int, int]) -> npt.NDArray[np.uint64]:
     rows = np.arange(start, stop, dtype=np.uint64)[:, np.newaxis]
     return rows * np.uint64(dim) + np.arange(*columns, dtype=np.uint64)
 
 
-def _bits(positions: npt.NDArray[np.uint64], key: int) -> npt.NDArray[np.uint32]:
+def _bits(positions: npt.NDArray[np.uint64], key: int | npt.NDArray[np.uint64]) -> npt.NDArray[np.uint32]:
     """Returns the lower half of the word of an even position's pair, and the upper half of an odd one's."""
     words = _mix(positions >> np.uint64(1), key)
     return (words >> ((positions & np.uint64(1)) << np.uint64(5))).astype(np.uint32)
 
 
-def _mix(word: npt.NDArray[np.uint64], key: int) -> npt.NDArray[np.uint64]:
-    """Returns the words of some counters, in place."""
+def _mix(word: npt.NDArray[np.uint64], key: int | npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Returns the words of some counters, in place; `key` may be one for each row of them."""
     word *= _GOLDEN
-    word += np.uint64(key)
+    word += np.asarray(key, np.uint64)
     shifted = np.empty_like(word)
     for shift, factor in ((30, _MIX_1), (27, _MIX_2), (31, None)):
         np.right_shift(word, np.uint64(shift), out=shifted)
@@ -94,6 +111,7 @@ def _mix(word: npt.NDArray[np.uint64], key: int) -> npt.NDArray[np.uint64]:
     return word
 
 
-def _centred(bits: npt.NDArray[np.uint32]) -> npt.NDArray[np.float32]:
+def centred(bits: npt.NDArray[np.uint32]) -> npt.NDArray[np.float32]:
+    """Returns what `centred_rows` makes of 32 bits each."""
     # The upper 24 of each 32 bits: float32 holds every one of these integers exactly, so no two round together.
     return (bits >> np.uint32(8)).astype(np.float32) - np.float32(2.0**23 - 0.5)

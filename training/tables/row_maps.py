@@ -13,12 +13,11 @@ class RowMap(Protocol):
 
     A lookup asks it once, before the rows are read, in the graph or eagerly; with all ids that the lookup reads of the
     variable.
-
-    Attributes:
-        num_ids: Ids are 0 to num_ids - 1, and others never come here; None: every int64 is one.
     """
 
-    num_ids: int | None
+    @property
+    def num_ids(self) -> int | None:
+        """Ids are 0 to num_ids - 1, and others never come here; None: every int64 is one."""
 
     def rows(self, ids: tf.Tensor, *, training: bool) -> tf.Tensor:
         """Finds the rows of ids; may insert, load and evict, but no row that a lookup still uses, its update included.

@@ -9,8 +9,38 @@ from typing import Any
 import tf_keras
 
 from rankhouse.training.errors import EmbeddingError
+from rankhouse.training.tables.distributions import distribution_of
 
 COMBINERS = ("sum", "mean", "sqrtn")
+WHEN_FULL = ("error", "unknown", "oldest", "rarest")
+
+
+@dataclass(frozen=True)
+class VocabularySettings:
+    """How a table learns the keys that it is looked up by.
+
+    Attributes:
+        min_steps: A key gets a row in the step of training that is the `min_steps`th in which it is seen, however often
+            in each, and by whichever rank; until then it gives zeros, and learns nothing.
+        when_full: What happens when a key would get a row and all are taken: "error": training ends with an error that
+            names the table; "unknown": the key gives zeros; "oldest": the key goes that was last seen the longest ago;
+            "rarest": the one that was seen in the fewest steps. Keys of the step itself never go.
+        max_candidates: Most keys remembered that have no row yet; beyond, the oldest are forgotten. 0: as many as rows.
+    """
+
+    min_steps: int = 1
+    when_full: str = "error"
+    max_candidates: int = 0
+
+    def __post_init__(self) -> None:
+        if self.when_full not in WHEN_FULL:
+            raise EmbeddingError(
+                f"a vocabulary has when_full = {self.when_full!r}; expected one of {', '.join(WHEN_FULL)}"
+            )
+        for field, least in (("min_steps", 1), ("max_candidates", 0)):
+            value = getattr(self, field)
+            if not isinstance(value, int) or value < least:
+                raise EmbeddingError(f"a vocabulary has {field} = {value!r}; expected an integer, at least {least}")
 
 
 @dataclass(frozen=True)
@@ -18,13 +48,15 @@ class EmbeddingSpec:
     """One embedding table, in the words of Keras' Embedding layer.
 
     Attributes:
-        input_dim: Number of rows.
+        input_dim: Number of rows; with a vocabulary the most keys that have one at a time.
         output_dim: Width of a row.
         name: Unique name of the table.
         combiner: How an input's rows are pooled unless the input says otherwise: "sum", "mean" or "sqrtn"; None: they
             are not, each id gives a row.
         embeddings_initializer: A Keras initializer, its name or its configuration; None is uniform in
             ±1/sqrt(input_dim). The values are the same on any number of ranks (`initial_values.py`).
+        vocabulary: Settings of a table that is looked up by any int64 keys, and learns them in
+            training; a key that it does not know gives zeros. None: ids are 0 to input_dim - 1.
     """
 
     input_dim: int
@@ -32,6 +64,7 @@ class EmbeddingSpec:
     name: str
     combiner: str | None = "sum"
     embeddings_initializer: Any = None
+    vocabulary: VocabularySettings | None = None
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -43,6 +76,12 @@ class EmbeddingSpec:
         _check_combiner(f"table {self.name!r}", self.combiner)
         # Keras accepts names and configurations where it wants an initializer; from here on it is one.
         object.__setattr__(self, "embeddings_initializer", tf_keras.initializers.get(self.embeddings_initializer))
+        initializer = self.embeddings_initializer
+        if self.vocabulary and not distribution_of(initializer, num_rows=self.input_dim, dim=self.output_dim):
+            raise EmbeddingError(
+                f"table {self.name!r} has a vocabulary, so its rows are drawn by key, which {initializer!r} cannot do; "
+                "take one of Keras' initializers without a seed, such as 'uniform' or 'glorot_normal'"
+            )
 
 
 @dataclass(frozen=True)
@@ -136,13 +175,14 @@ def _inputs_of_map(specs: Sequence[EmbeddingSpec], positions: Sequence[int]) -> 
 
 
 def _spec_of_mapping(embedding: Mapping[str, Any]) -> EmbeddingSpec:
-    known = [field.name for field in fields(EmbeddingSpec)]
-    for key in embedding:
-        if key not in known:
-            raise EmbeddingError(f"unknown key {key!r} in an embedding table{_nearest(key, known)}")
+    _check_keys("an embedding table", embedding, EmbeddingSpec)
     for key in ("input_dim", "output_dim", "name"):
         if key not in embedding:
             raise EmbeddingError(f"an embedding table lacks {key!r}: {dict(embedding)!r}")
+    vocabulary = embedding.get("vocabulary")
+    if isinstance(vocabulary, Mapping):
+        _check_keys(f"the vocabulary of table {embedding['name']!r}", vocabulary, VocabularySettings)
+        embedding = {**embedding, "vocabulary": VocabularySettings(**vocabulary)}
     return EmbeddingSpec(**embedding)
 
 
@@ -157,7 +197,16 @@ def _spec_of_layer(layer: Any) -> EmbeddingSpec:
             "leave it out (a regularizer's factor may be 0), or use weight decay of a trainer's optimizer"
         )
     combiner = getattr(layer, "combiner", "sum")  # Keras' own layers have none.
-    return EmbeddingSpec(layer.input_dim, layer.output_dim, layer.name, combiner, layer.embeddings_initializer)
+    vocabulary = getattr(layer, "vocabulary_settings", None)  # Of a KeyedEmbedding.
+    initializer = layer.embeddings_initializer
+    return EmbeddingSpec(layer.input_dim, layer.output_dim, layer.name, combiner, initializer, vocabulary)
+
+
+def _check_keys(where: str, mapping: Mapping[str, Any], kind: Any) -> None:
+    known = [field.name for field in fields(kind)]
+    for key in mapping:
+        if key not in known:
+            raise EmbeddingError(f"unknown key {key!r} in {where}{_nearest(key, known)}")
 
 
 def _check_combiner(where: str, combiner: str | None) -> None:

@@ -1,12 +1,16 @@
 """The parts of tables that one rank holds."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import tensorflow as tf
 
-from rankhouse.training.plan import Placement, ShardSpec
+from rankhouse.training.errors import EmbeddingError, PlanError
+from rankhouse.training.plan import Placement, Plan, ShardSpec, check_plan
 from rankhouse.training.tables.host_rows import HostRows, HostRowsStats
+from rankhouse.training.tables.learnt_rows import LearntRows
+from rankhouse.training.tables.row_maps import RowMap
+from rankhouse.training.tables.specs import EmbeddingSpec
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,7 @@ class TableShard:
         column_start: Its first column in the table.
         column_stop: One behind its last column.
         host_rows: Of a table on the host, what brings its rows; `variable` is float32 [cached rows, columns] then.
+        learnt: Of a table that learns its keys, what says which of its rows hold which keys.
     """
 
     table: str
@@ -32,9 +37,12 @@ class TableShard:
     column_start: int
     column_stop: int
     host_rows: HostRows | None = None
+    learnt: LearntRows | None = None
 
     @classmethod
-    def of(cls, placement: Placement, rectangle: ShardSpec, variable: tf.Variable) -> "TableShard":
+    def of(
+        cls, placement: Placement, rectangle: ShardSpec, variable: tf.Variable, *, learnt: LearntRows | None = None
+    ) -> "TableShard":
         """Makes the rectangle of a placed table from a variable with as many rows as `variable_rows` says.
 
         Raises:
@@ -47,7 +55,12 @@ class TableShard:
             host_rows = HostRows(placement.table, variable, **sizes, folder=placement.host_folder)
         replicated = placement.mode == "data_parallel"
         columns = (rectangle.column_start, rectangle.column_stop)
-        return cls(placement.table, variable, replicated, *rows, *columns, host_rows)
+        return cls(placement.table, variable, replicated, *rows, *columns, host_rows, learnt)
+
+    @property
+    def row_map(self) -> RowMap | None:
+        """What stands between an id and its row; None: nothing."""
+        return self.host_rows or self.learnt
 
     def rectangle(self, rank: int) -> ShardSpec:
         """Returns it as the plan has it."""
@@ -66,3 +79,26 @@ def host_stats(shards: Iterable[TableShard]) -> dict[str, HostRowsStats]:
         if shard.host_rows is not None:
             stats[shard.table] = stats.get(shard.table, HostRowsStats()) + shard.host_rows.stats
     return stats
+
+
+def check_tables(plan: Plan, specs: Sequence[EmbeddingSpec], *, num_ranks: int) -> None:
+    """Checks that a plan places these tables on so many ranks.
+
+    Raises:
+        EmbeddingError: It is for other ones.
+        PlanError: It is none, or one lies where it cannot.
+    """
+    if plan.num_ranks != num_ranks:
+        raise EmbeddingError(f"the plan is for {plan.num_ranks} ranks, but {num_ranks} train; make it for {num_ranks}")
+    check_plan(plan)
+    planned = {table.name: (table.num_rows, table.dim) for table in plan.tables}
+    for spec in specs:
+        if planned.get(spec.name) != (spec.input_dim, spec.output_dim):
+            raise EmbeddingError(
+                f"table {spec.name!r} has {spec.input_dim} rows of width {spec.output_dim}, but the plan has "
+                f"{planned.get(spec.name, 'no such table')}; make the plan of the same tables"
+            )
+        if spec.vocabulary is not None and plan.placement(spec.name).device == "host":
+            raise PlanError(
+                f"table {spec.name!r} learns its keys, and lies on the host by the plan; place it on the device"
+            )

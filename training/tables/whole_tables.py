@@ -69,22 +69,16 @@ def write_table(own: Variables, values: npt.NDArray[Any], *, block_bytes: int = 
             write_rows(variable, start - shard.row_start, rows)
 
 
-def open_tables(specs: Sequence[EmbeddingSpec], weights: Sequence[Any]) -> list[npt.NDArray[Any]]:
-    """Opens whole tables, and checks all of them before any is used.
+def open_table(spec: EmbeddingSpec, value: Any) -> npt.NDArray[Any]:
+    """Opens a whole table, and checks it before it is used.
 
     Args:
-        specs: The tables.
-        weights: For each an array [rows, dim], or the path of a .npy file, which is mapped, not read.
+        spec: The table.
+        value: An array [rows, dim], or the path of a .npy file, which is mapped, not read.
 
     Raises:
-        EmbeddingError: There is another number of them, a file cannot be opened, or one is no table of this shape.
+        EmbeddingError: A file cannot be opened, or it is no table of this shape.
     """
-    if len(weights) != len(specs):
-        raise EmbeddingError(f"there are {len(weights)} weights for {len(specs)} tables; give one for each")
-    return [_open(spec, value) for spec, value in zip(specs, weights, strict=True)]
-
-
-def _open(spec: EmbeddingSpec, value: Any) -> npt.NDArray[Any]:
     source = "its weights"
     if isinstance(value, str | os.PathLike):
         source = os.fspath(value)

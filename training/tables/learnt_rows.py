@@ -1,0 +1,171 @@
+"""The rows of a table that learns its keys: a map from keys to rows of one variable.
+
+Ranks agree without a word where they hold slices of one table: which row a key gets depends on the set of keys of each
+step alone. So do initial values, on the key: neither ranks nor plan nor the order of keys matter.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from rankhouse.kernels import tf_ops
+from rankhouse.kernels.tf_ops.vocabulary import Entries
+from rankhouse.kernels.vocabulary import VocabularyOptions
+from rankhouse.training.plan import ShardSpec
+from rankhouse.training.tables.distributions import distribution_of
+from rankhouse.training.tables.initializers import keyed_bits, table_key
+from rankhouse.training.tables.new_rows import make_renewable, start_rows
+from rankhouse.training.tables.row_maps import NO_ROW
+from rankhouse.training.tables.specs import EmbeddingSpec
+
+# Initial values are drawn so many bytes at a time.
+_BLOCK_BYTES = 64 << 20
+
+
+class LearntRows:
+    """The rows of one rectangle of a table with a vocabulary: a `RowMap`.
+
+    Every training lookup is a step, in which no key that it was given goes: take one lookup for each update.
+
+    Attributes:
+        num_ids: None: every int64 is a key.
+        vocabulary: The keys.
+        variable: float32 [rows, columns] of the rectangle.
+        min_steps: In how many steps a key must be seen to get a row.
+    """
+
+    num_ids: int | None = None
+
+    def __init__(
+        self,
+        spec: EmbeddingSpec,
+        shard: ShardSpec,
+        variable: tf.Variable,
+        *,
+        seed: int,
+        step: tf.Variable,
+        gather: Callable[[tf.Tensor], tf.Tensor] | None = None,
+    ) -> None:
+        """Begins without a key.
+
+        Args:
+            spec: The table, with a vocabulary.
+            shard: The rectangle.
+            variable: Of the rectangle, zeros.
+            seed: Selects the initial values.
+            step: int64 [], the number of training lookups, this one included.
+            gather: Concatenates the keys of all ranks that hold the same rows; None: this rank's are all.
+        """
+        settings = spec.vocabulary
+        assert settings is not None
+        found = distribution_of(spec.embeddings_initializer, num_rows=spec.input_dim, dim=spec.output_dim)
+        assert found is not None  # The spec has checked it.
+        never = settings.when_full in ("error", "unknown")
+        self.vocabulary = tf_ops.Vocabulary(
+            VocabularyOptions(
+                max_keys=shard.num_rows,
+                first_id=0,
+                unknown_id=NO_ROW,
+                min_count=settings.min_steps,
+                max_candidates=settings.max_candidates,
+                eviction="never" if never else settings.when_full,
+            )
+        )
+        self.variable, self.min_steps = variable, settings.min_steps
+        self._name, self._columns = spec.name, (shard.column_start, shard.column_stop)
+        self._distribution, self._key = found, table_key(seed, spec.name)
+        self._fails_when_full = settings.when_full == "error"
+        self._step, self._gather = step, gather
+        make_renewable(variable)
+
+    def rows(self, ids: tf.Tensor, *, training: bool) -> tf.Tensor:
+        """See `RowMap`. In training new keys get rows first, with initial values.
+
+        Raises:
+            tf.errors.InvalidArgumentError: All rows are taken, and the settings call that an error.
+        """
+        if not training:
+            return self.vocabulary.lookup(ids)
+        with tf.control_dependencies([self._learn(ids)]):
+            return tf.identity(self.vocabulary.lookup(ids))
+
+    def known(self) -> Entries:
+        """Returns the keys that have a row, in rising order."""
+        entries = self.vocabulary.export()
+        has_row = entries.ids != NO_ROW
+        return Entries(*(tf.boolean_mask(column, has_row) for column in entries))
+
+    def candidates(self) -> Entries:
+        """Returns the keys that were seen, but have no row yet, in rising order."""
+        entries = self.vocabulary.export()
+        has_row = entries.ids != NO_ROW
+        return Entries(*(tf.boolean_mask(column, ~has_row) for column in entries))
+
+    def know(self, keys: npt.NDArray[np.int64]) -> None:
+        """Has keys [n], in rising order, in rows 0 to n - 1, as if they were just learnt (only eagerly)."""
+        num_keys = len(keys)
+        self.vocabulary.restore(
+            Entries(
+                tf.constant(keys, tf.int64),
+                tf.range(num_keys, dtype=tf.int64),
+                tf.fill([num_keys], tf.constant(self.min_steps, tf.int64)),
+                tf.fill([num_keys], self._step.read_value()),
+            )
+        )
+
+    def start_all(self) -> None:
+        """Has every row start anew, as zeros, and forgets all keys (only eagerly)."""
+        self.vocabulary.restore(Entries(*(tf.zeros([0], tf.int64) for _ in Entries._fields)))
+        num_rows, dim = self.variable.shape
+        step = max(1, _BLOCK_BYTES // (4 * dim))
+        for start in range(0, num_rows, step):
+            rows = tf.range(start, min(start + step, num_rows), dtype=tf.int64)
+            self.variable.scatter_update(tf.IndexedSlices(tf.zeros([len(rows), dim]), rows))
+            start_rows(self.variable, rows)
+
+    def _learn(self, ids: tf.Tensor) -> tf.Tensor:
+        """Takes note of the keys of a step; returns what must be awaited before rows are read."""
+        keys = tf_ops.unique(ids).unique
+        if self._gather is not None:
+            keys = tf_ops.unique(self._gather(keys)).unique
+        before = self.vocabulary.lookup(keys)
+        self.vocabulary.observe(keys, step=self._step.read_value())
+        after = self.vocabulary.lookup(keys)
+        with tf.control_dependencies(self._fullness(keys, after)):
+            is_new = before != after
+            keys, rows = tf.boolean_mask(keys, is_new), tf.boolean_mask(after, is_new)
+        return tf.cond(
+            tf.size(rows) > 0,
+            lambda: tf.py_function(self._start, [keys, rows], tf.bool),
+            lambda: tf.constant(True),
+        )
+
+    def _fullness(self, keys: tf.Tensor, rows: tf.Tensor) -> list[tf.Operation]:
+        if not self._fails_when_full:
+            return []
+        homeless = tf.boolean_mask(keys, rows == NO_ROW)
+        num_rows = self.variable.shape[0]
+        is_full = (self.vocabulary.size() == num_rows) & (tf.size(homeless) > 0)
+        # No quotes: an Assert in a graph escapes them.
+        message = tf.strings.join(
+            [
+                f"table {self._name}: all {num_rows} rows of this rank are taken, and there is none for the key ",
+                tf.strings.reduce_join(tf.strings.as_string(homeless[:1])),
+                "; make input_dim larger, or let other keys go by when_full of its VocabularySettings",
+            ]
+        )
+        check = tf.debugging.Assert(~is_full, [message])
+        return [] if check is None else [check]
+
+    def _start(self, keys: tf.Tensor, rows: tf.Tensor) -> bool:
+        """Gives new rows their initial values, and starts anew what optimizers keep beside them."""
+        step = max(1, _BLOCK_BYTES // (4 * (self._columns[1] - self._columns[0])))
+        for at in range(0, len(rows), step):
+            part = slice(at, at + step)
+            bits = keyed_bits(self._key, np.asarray(keys[part]), self._columns)
+            values = tf.constant(self._distribution.of_bits(bits))
+            self.variable.scatter_update(tf.IndexedSlices(values, rows[part]))
+            start_rows(self.variable, rows[part])
+        return True
