@@ -11,13 +11,14 @@ All embedding layers of a model become one `DistributedEmbedding`, so a step exc
 their number.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import tensorflow as tf
 import tf_keras
 
@@ -25,6 +26,8 @@ from rankhouse.training.distributed_embedding import DistributedEmbedding
 from rankhouse.training.errors import EmbeddingError
 from rankhouse.training.plan import Plan
 from rankhouse.training.ranks import Ranks
+from rankhouse.training.tables.keyed_layer import KeyedEmbedding
+from rankhouse.training.tables.keyed_tables import KeyedRows
 from rankhouse.training.tables.specs import Input, spec_of
 from rankhouse.training.tables.variable_rows import write_rows
 
@@ -85,7 +88,7 @@ def distributed_model(
 
     Args:
         model: A functional or sequential Keras model; its `tf_keras.layers.Embedding` layers lie in it itself, not in a
-            model inside it.
+            model inside it. One whose ids are not known beforehand is a `KeyedEmbedding`.
         ranks: The ranks that train together; by default this process alone.
         plan: Who holds which table; by default as of `DistributedEmbedding`.
         seed: Selects the initial values of placeholder tables.
@@ -109,7 +112,8 @@ def distributed_model(
         name=f"{model.name}_tables",
     )
     rows = embedding([_ids_of(call) for call in calls])
-    converted = _replaced(model, calls, [_shaped_like(row, call.rows) for row, call in zip(rows, calls, strict=True)])
+    shaped = [_shaped_like(row, call.rows) for row, call in zip(rows, calls, strict=True)]
+    converted = _replaced(model, calls, shaped, name=f"distributed_{model.name}")
     _conversions[converted] = _Conversion(model, embedding, layers)
     _take_over_values(layers, embedding, _dense_variables(model), ranks)
     return converted
@@ -118,12 +122,13 @@ def distributed_model(
 def save_standalone(model: tf_keras.Model, path: Path | str) -> None:
     """Saves a converted model as one of Keras' own layers, with whole tables; collective.
 
-    `tf_keras.models.load_model` and TensorFlow Serving read it without Rankhouse. Rank 0 writes, and needs memory for
+    `tf_keras.models.load_model` and TensorFlow Serving read it without Rankhouse. A table that learns its keys has the
+    known ones, behind Keras' IntegerLookup; others give zeros, as in evaluation. Rank 0 writes, and needs memory for
     all tables; for larger ones export a version. The optimizer's state is left out: checkpoints have it.
 
     Args:
         model: What `distributed_model` returned.
-        path: The folder of the SavedModel, or a file that ends in .keras or .h5.
+        path: The folder of the SavedModel, or a file that ends in .keras or, without tables that learn keys, .h5.
 
     Raises:
         EmbeddingError: The model was not made by `distributed_model`, or rank 0 could not save it; raised on every
@@ -136,7 +141,7 @@ def save_standalone(model: tf_keras.Model, path: Path | str) -> None:
     tables = conversion.embedding.get_weights(all_ranks=False)
     if ranks.rank == 0:
         try:
-            _standalone(conversion, tables).save(path)
+            _standalone(conversion, tables, path).save(path)
         # Whatever it is: the other ranks wait to hear of it.
         except Exception as exc:
             failure = exc
@@ -148,12 +153,44 @@ def save_standalone(model: tf_keras.Model, path: Path | str) -> None:
         ) from failure
 
 
-def _standalone(conversion: _Conversion, tables: Sequence[Any]) -> tf_keras.Model:
+def _standalone(conversion: _Conversion, tables: Sequence[Any], path: Path | str) -> tf_keras.Model:
     standalone = tf_keras.models.clone_model(conversion.original)
-    table_of = dict(zip(conversion.layers, tables, strict=True))
+    table_of, learnt = dict(zip(conversion.layers, tables, strict=True)), {}
     for layer, copy in zip(conversion.original.layers, standalone.layers, strict=True):
-        copy.set_weights([table_of[layer]] if layer in table_of else layer.get_weights())
-    return standalone
+        if isinstance(layer, KeyedEmbedding):
+            learnt[copy] = table_of[layer]
+        else:
+            copy.set_weights([table_of[layer]] if layer in table_of else layer.get_weights())
+    if learnt and Path(path).suffix == ".h5":
+        raise EmbeddingError("Keras leaves keys out of .h5 files; take .keras, or a folder")
+    return _with_lookups(standalone, learnt) if learnt else standalone
+
+
+def _with_lookups(model: tf_keras.Model, learnt: Mapping[tf_keras.layers.Embedding, KeyedRows]) -> tf_keras.Model:
+    """Puts a lookup of known keys and a table of their rows in the place of layers that describe them."""
+    calls = [call for call in _embedding_calls(model) if call.layer in learnt]
+    pairs = {layer: _lookup_and_table(layer, table) for layer, table in learnt.items()}
+    rows = []
+    for call in calls:
+        lookup, embedding = pairs[call.layer]
+        rows.append(embedding(lookup(tf.cast(call.ids, tf.int64))))
+    for layer, table in learnt.items():
+        unknown = np.zeros((1, layer.output_dim), np.float32)
+        pairs[layer][1].set_weights(
+            [np.concatenate([unknown, table.rows]) if len(table.keys) else unknown.repeat(2, 0)]
+        )
+    return _replaced(model, calls, rows, name=model.name)
+
+
+def _lookup_and_table(layer: tf_keras.layers.Embedding, table: KeyedRows) -> tuple[Any, Any]:
+    # Keras refuses to look for no key at all: 0, with zeros, stands for none.
+    keys = table.keys if len(table.keys) else np.zeros(1, np.int64)
+    known = set(keys.tolist())
+    # What stands for unknown ones must not be a key itself.
+    unknown = next(number for number in range(-1, -len(known) - 2, -1) if number not in known)
+    lookup = tf_keras.layers.IntegerLookup(oov_token=unknown, name=f"{layer.name}_keys")
+    lookup.set_vocabulary(keys)
+    return lookup, tf_keras.layers.Embedding(len(keys) + 1, layer.output_dim, name=f"{layer.name}_rows")
 
 
 def _embedding_calls(model: tf_keras.Model) -> list[_Call]:
@@ -193,7 +230,7 @@ def _check_ids(model: tf_keras.Model, calls: Sequence[_Call]) -> None:
                 )
 
 
-def _replaced(model: tf_keras.Model, calls: Sequence[_Call], rows: Sequence[Any]) -> tf_keras.Model:
+def _replaced(model: tf_keras.Model, calls: Sequence[_Call], rows: Sequence[Any], *, name: str) -> tf_keras.Model:
     """Returns the model with the rows of its embedding layers' calls replaced; they may be outputs themselves."""
     ends = [*model.inputs, *[call.rows for call in calls]]
     found = {id(end): value for end, value in zip(ends, [*model.inputs, *rows], strict=True)}
@@ -204,7 +241,7 @@ def _replaced(model: tf_keras.Model, calls: Sequence[_Call], rows: Sequence[Any]
         values = tf.nest.flatten(rest([found[id(end)] for end in needed]))
         found |= {id(output): value for output, value in zip(computed, values, strict=True)}
     outputs = [found[id(output)] for output in model.outputs]
-    return tf_keras.Model(model.inputs, outputs, name=f"distributed_{model.name}")
+    return tf_keras.Model(model.inputs, outputs, name=name)
 
 
 def _behind(outputs: Sequence[Any], ends: Sequence[Any]) -> list[Any]:
@@ -251,7 +288,7 @@ def _take_over_values(
     for number, variable in enumerate(dense):
         variable.assign(ranks.broadcast(variable, name=f"{embedding.name}_dense_{number}"))
     for number, layer in enumerate(layers):
-        if hasattr(layer, _PLACEHOLDER):
+        if hasattr(layer, _PLACEHOLDER) or isinstance(layer, KeyedEmbedding):
             continue
         table = ranks.broadcast(layer.embeddings, name=f"{embedding.name}_table_{number}")
         for shard in embedding.shards:

@@ -14,6 +14,8 @@ from rankhouse.training.errors import EmbeddingError
 from rankhouse.training.optimizers.keras_optimizers import distributed_optimizer
 from rankhouse.training.plan import Plan, TableSpec, place
 from rankhouse.training.ranks import Ranks
+from rankhouse.training.tables.keyed_layer import KeyedEmbedding
+from rankhouse.training.tables.specs import VocabularySettings
 from tests.training.launching import run_on_ranks
 
 NUM_SAMPLES = 12
@@ -89,6 +91,75 @@ def test_it_learns_what_keras_learns_and_is_saved_as_a_keras_model(tmp_path: Pat
     assert {type(layer).__module__.split(".")[0] for layer in saved.layers} == {"tf_keras"}
 
 
+def make_keyed() -> tf_keras.Model:
+    """A shared table of any keys beside one of ids."""
+    user = tf_keras.Input((), dtype="int64", name="user")
+    seen = tf_keras.Input((3,), dtype="int64", name="seen")
+    shop = tf_keras.Input((), dtype="int32", name="shop")
+    users = KeyedEmbedding(60, 4, name="users")
+    rows = [users(user), tf.reduce_sum(users(seen), 1), tf_keras.layers.Embedding(7, 3, name="shops")(shop)]
+    return tf_keras.Model([user, seen, shop], tf_keras.layers.Dense(1)(tf.concat(rows, 1)), name="visits")
+
+
+def keyed_samples() -> tuple[tuple[np.ndarray, ...], np.ndarray]:
+    rng = np.random.default_rng(2)
+    keys = rng.integers(-(2**63), 2**63 - 1, 20)
+    keys[0] = -1
+    inputs = (
+        keys[rng.integers(20, size=NUM_SAMPLES)],
+        keys[rng.integers(20, size=(NUM_SAMPLES, 3))],
+        rng.integers(7, size=NUM_SAMPLES).astype(np.int32),
+    )
+    return inputs, rng.normal(size=(NUM_SAMPLES, 1)).astype(np.float32)
+
+
+def learn_keys(ranks: Ranks, directory: Path) -> dict[str, float]:
+    """Returns by how much a model whose table learns keys on these ranks differs from one of one rank, and saved."""
+    inputs, labels = keyed_samples()
+    models, tables = [], [TableSpec("users", 60, 4), TableSpec("shops", 7, 3)]
+    for own in (Ranks(0, 1), ranks):
+        original, rng = make_keyed(), np.random.default_rng(4)
+        original.set_weights([rng.normal(size=array.shape) for array in original.get_weights()])
+        placements = [place(table, "row_wise", num_ranks=own.size) for table in tables]
+        plan = Plan(tuple(tables), tuple(placements), own.size)
+        model = distributed_model(original, ranks=own, plan=plan, seed=3)
+        model.compile(distributed_optimizer(tf_keras.optimizers.Adagrad(0.1), ranks=own), "mse")
+        parts = [
+            array.reshape(-1, own.size, 4 // own.size, *array.shape[1:])[:, own.rank] for array in (*inputs, labels)
+        ]
+        *xs, ys = [part.reshape(-1, *part.shape[2:]) for part in parts]
+        model.fit(tuple(xs), ys, batch_size=4 // own.size, epochs=2, shuffle=False, verbose=0)
+        models.append(model)
+    reference, model = models
+    new = (np.array([5, -1]), np.array([[6, 7, 8], inputs[1][0]]), np.array([1, 2], np.int32))
+    found = model(new)
+    model.evaluate(new, np.zeros((2, 1)), verbose=0)
+    differences = {"outputs": np.abs(model(inputs) - reference(inputs)).max(), "new": np.abs(found - model(new)).max()}
+    for name in ("saved", "saved.keras"):
+        save_standalone(model, directory / name)
+        saved = tf_keras.models.load_model(directory / name, compile=False)
+        differences[name] = np.abs(saved(new) - found).max()
+    return {name: float(difference) for name, difference in differences.items()}
+
+
+def test_a_table_learns_its_keys_and_is_saved_with_them(tmp_path: Path) -> None:
+    assert max(learn_keys(Ranks(0, 1), tmp_path).values()) < 2e-6
+
+
+def test_a_table_that_learns_keys_is_no_layer_of_its_own(tmp_path: Path) -> None:
+    inputs, _ = keyed_samples()
+    model = make_keyed()
+    with pytest.raises(tf.errors.InvalidArgumentError, match="users holds no table: give its model to distributed_mo"):
+        model(inputs)
+    assert tf_keras.Model.from_config(model.get_config()).get_layer("users").vocabulary_settings == VocabularySettings()
+    converted = distributed_model(model)
+    with pytest.raises(EmbeddingError, match=r"Keras leaves keys out of \.h5 files; take \.keras, or a folder"):
+        save_standalone(converted, tmp_path / "saved.h5")
+    save_standalone(converted, tmp_path / "empty")
+    saved = tf_keras.models.load_model(tmp_path / "empty", compile=False)
+    np.testing.assert_allclose(saved(inputs), converted(inputs), rtol=1e-6, atol=1e-7)
+
+
 def optimizers() -> dict[str, tf_keras.optimizers.Optimizer]:
     rate = tf_keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5)
     return {
@@ -125,13 +196,13 @@ def learn_on_ranks(ranks: Ranks, directory: Path) -> dict[str, float]:
     save_standalone(converted, directory / "saved")
     saved = tf_keras.models.load_model(directory / "saved", compile=False)
     differences["saved"] = float(np.abs(saved(inputs) - converted(inputs)).max())
-    return differences
+    return differences | {f"keyed {name}": value for name, value in learn_keys(ranks, directory / "keyed").items()}
 
 
 @pytest.mark.horovod
 def test_two_ranks_learn_what_keras_learns_on_one_device(tmp_path: Path) -> None:
     for differences in run_on_ranks(learn_on_ranks, tmp_path, num_ranks=2):
-        assert set(differences) == {*optimizers(), "saved"}
+        assert {*optimizers(), "saved", "keyed outputs"} < set(differences)
         assert max(differences.values()) < 2e-5, differences
 
 
