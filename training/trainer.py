@@ -30,6 +30,7 @@ from rankhouse.training.runs.folder import Result, RunFolder
 from rankhouse.training.runs.observers import EvaluationMetrics, Observer, StepMetrics
 from rankhouse.training.runs.stop import StopRequest
 from rankhouse.training.runs.traffic import RunTraffic
+from rankhouse.training.tables.host_rows import HostRowsStats
 from rankhouse.training.train_step import TrainStep
 
 log = logging.getLogger(__name__)
@@ -139,6 +140,16 @@ class Trainer:
         """Returns what has travelled between all ranks for the steps that were done here; collective."""
         documents = self.ranks.exchange_json(self.ranks.traffic.document(), name="traffic")
         return RunTraffic.of_ranks(documents, num_steps=self.position.step - self._first_step)
+
+    def collect_host_stats(self) -> dict[str, HostRowsStats]:
+        """Returns what was moved for each table on the host since the start, over all ranks; collective."""
+        embedding, total = self.model.embedding, dict[str, HostRowsStats]()
+        if any(placement.device == "host" for placement in embedding.plan.placements):
+            own = {table: stats.document() for table, stats in embedding.host_stats().items()}
+            for document in self.ranks.exchange_json(own, name="host_stats"):
+                for table, counts in document.items():
+                    total[table] = total.get(table, HostRowsStats()) + HostRowsStats(**counts)
+        return total
 
     def _batches(self) -> Generator[tuple[Batch, int, Batch | None], None, None]:
         """Yields this rank's part of each batch that is left, its samples over all ranks, and the part that follows."""

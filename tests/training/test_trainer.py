@@ -276,6 +276,25 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path, dataset: Path)
         load_trained_model(run.path)
 
 
+def test_a_table_on_the_host_trains_stops_and_goes_on_as_one_held_whole(tmp_path: Path) -> None:
+    dataset = write_tiny_dataset(tmp_path / "many", table_rows={"shop": 7, "item": 20, "user": 400})
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    tables = f"parallel.tables={{user: {{device: host, cache_rows: 70, host_folder: {folder}}}}}"
+    whole, host = (
+        make_run(tmp_path / name, dataset, "training.max_steps=8", *more)
+        for name, more in (("whole", ()), ("host", (tables,)))
+    )
+    train(whole)
+    assert train(host, AfterCalls(3)) is None
+    trainer = Trainer(host, ranks=Ranks(0, 1))
+    trainer.train([], stop=Never())
+    assert_same_bits(whole, host)
+    stats = trainer.collect_host_stats()
+    assert stats["user"].written_back > 70
+    assert "of the ids hit the cache" in stats["user"].explain()
+
+
 def test_rows_travel_as_the_recipe_says(tmp_path: Path, dataset: Path) -> None:
     settings = ("parallel.wire_forward=bfloat16", "parallel.wire_backward=float16", "parallel.wire_max_error=0.5")
     trainer = Trainer(make_run(tmp_path / "run", dataset, *settings, "training.batch_size=100"), ranks=Ranks(0, 1))

@@ -75,6 +75,8 @@ def _do_steps(run: RunFolder, ranks: Ranks, stop: StopRequest, console: Console)
     traffic = trainer.collect_traffic()
     if traffic.exchanges:
         log.info("%s", traffic.explain())
+    for table, stats in trainer.collect_host_stats().items():
+        log.info("table %s on the host: %s", table, stats.explain())
     if ranks.rank == 0:
         write_text(run.traffic_file, traffic.to_json())
         if result is not None:

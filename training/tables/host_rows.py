@@ -58,6 +58,13 @@ class HostRowsStats:
         """The share of the ids whose rows were there; 1 where there were none."""
         return self.hits / (self.hits + self.misses) if self.hits + self.misses else 1.0
 
+    def explain(self) -> str:
+        """Returns it as words."""
+        return (
+            f"{self.hit_rate:.1%} of the ids hit the cache; {self.misses:,} rows loaded, {self.written_back:,} written "
+            f"back, {self.bytes_moved / 2**20:,.1f} MiB moved"
+        )
+
     def document(self) -> dict[str, int]:
         """Returns the counts as JSON values."""
         return asdict(self)
