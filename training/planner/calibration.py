@@ -6,8 +6,9 @@ FILE`), all measure at the same time, as they train at the same time, and exchan
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import cycle, pairwise
 
 import numpy as np
 import tensorflow as tf
@@ -15,14 +16,25 @@ import tensorflow as tf
 from rankhouse.kernels import arrays, optimizers
 from rankhouse.kernels.optimizer_settings import Adagrad
 from rankhouse.training.planner.hardware import PROFILES, HardwareProfile, Link
+from rankhouse.training.planner.unique_ids import expected_unique
+from rankhouse.training.planner.workload import dense_load
 from rankhouse.training.ranks import Ranks
 
-# Each figure is the fastest of several runs, as what else the machine does only ever adds time.
-_RUNS = 7
+# Each figure is the fastest of several runs, as what else the machine does only ever adds time. A run takes a
+# millisecond or so, and works on another part of the data than those before it: on a busy machine few are left alone
+# for longer, and what is in caches would be looked up faster than in training.
+_RUNS = 50
+_LONG_RUNS = 20
 _DIMS = (16, 128)
 # So many ids are pooled into one row, that what is written weighs little beside what is read.
 _HOTNESS = 8
+_NUM_IDS = 1 << 13
+_COPIED_BYTES = 1 << 22
+_EXCHANGED_NUMBERS = 1 << 20
 _LEAST_SECONDS = 1e-12
+# Layers such as those of the shipped recipe, and the samples of a step.
+_WIDTHS = (256, 128, 64, 1)
+_SAMPLES = 1024
 
 
 def calibrate(name: str, *, ranks: Ranks | None = None, table_bytes: int = 1 << 28) -> HardwareProfile:
@@ -40,6 +52,7 @@ def calibrate(name: str, *, ranks: Ranks | None = None, table_bytes: int = 1 << 
     ranks = ranks or Ranks(0, 1)
     stream = _stream_bandwidth(table_bytes)
     lookup_id, gather = _lookup(table_bytes)
+    input_seconds = _input_seconds()
     known = PROFILES["2-cores"]
     local = replace(
         known,
@@ -49,11 +62,11 @@ def calibrate(name: str, *, ranks: Ranks | None = None, table_bytes: int = 1 << 
         stream_bandwidth=stream,
         gather_bandwidth=gather,
         host_bandwidth=gather,
-        float32_flops=_matmul_flops(tf.float32),
-        bfloat16_flops=_matmul_flops(tf.bfloat16),
+        float32_flops=_dense_flops(tf.float32, stream, input_seconds),
+        bfloat16_flops=_dense_flops(tf.bfloat16, stream, input_seconds),
         lookup_id_seconds=lookup_id,
         update_id_seconds=_update_id_seconds(table_bytes, gather),
-        input_seconds=_input_seconds(),
+        input_seconds=input_seconds,
         step_seconds=_call_seconds(),
         ranks_per_node=max(ranks.size, 2),
         shares_host_memory=True,
@@ -61,10 +74,10 @@ def calibrate(name: str, *, ranks: Ranks | None = None, table_bytes: int = 1 << 
     return replace(local, intra=_link(ranks)) if ranks.size > 1 else local
 
 
-def _fastest(run: Callable[[], object]) -> float:
+def _fastest(run: Callable[[], object], *, num_runs: int = _RUNS) -> float:
     run()
     seconds = []
-    for _ in range(_RUNS):
+    for _ in range(num_runs):
         begin = time.perf_counter()
         run()
         seconds.append(time.perf_counter() - begin)
@@ -76,30 +89,33 @@ def _memory_bytes() -> float:
 
 
 def _stream_bandwidth(num_bytes: int) -> float:
-    source = np.ones(num_bytes // 4, np.float32)
+    source = np.ones(max(num_bytes, 2 * _COPIED_BYTES) // 4, np.float32)
     target = np.empty_like(source)
-    return 2 * source.nbytes / _fastest(lambda: np.copyto(target, source))
+    num_parts = source.nbytes // _COPIED_BYTES
+    parts = cycle(zip(np.array_split(target, num_parts), np.array_split(source, num_parts), strict=True))
+    return 2 * source.nbytes / num_parts / _fastest(lambda: np.copyto(*next(parts)))
 
 
-def _table(dim: int, table_bytes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # type: ignore[type-arg]
-    """Returns a table, the random ids of a batch, and offsets of its bags."""
+def _table(dim: int, table_bytes: int) -> tuple[np.ndarray, Iterator[np.ndarray], np.ndarray]:  # type: ignore[type-arg]
+    """Returns a table, the random ids of batches, and offsets of their bags."""
     num_rows = table_bytes // 4 // dim
-    num_bags = min(num_rows, 1 << 18) // _HOTNESS
-    ids = np.random.default_rng(0).integers(0, num_rows, num_bags * _HOTNESS)
-    return np.ones((num_rows, dim), np.float32), ids, np.arange(num_bags + 1) * _HOTNESS
+    num_bags = min(num_rows, _NUM_IDS) // _HOTNESS
+    ids = np.random.default_rng(0).integers(0, num_rows, [_RUNS + 1, num_bags * _HOTNESS])
+    return np.ones((num_rows, dim), np.float32), cycle(ids), np.arange(num_bags + 1) * _HOTNESS
 
 
 def _lookup(table_bytes: int) -> tuple[float, float]:
     """Returns seconds of an id and bytes per second of rows, from lookups in a narrow and in a wide table."""
     seconds = []
     for dim in _DIMS:
-        table, ids, offsets = _table(dim, table_bytes)
+        table, batches, offsets = _table(dim, table_bytes)
         out = np.empty((len(offsets) - 1, dim), np.float32)
 
         def run() -> None:
+            ids = next(batches)  # noqa: B023
             arrays.pooled_lookup([table], ids, offsets, feature_tables=[0], combiners=["sum"], out=out)  # noqa: B023
 
-        seconds.append(_fastest(run) / len(ids))
+        seconds.append(_fastest(run) / offsets[-1])
     narrow, wide = _DIMS
     byte = max((seconds[1] - seconds[0]) / (4 * (wide - narrow)), _LEAST_SECONDS)
     return max(seconds[0] - 4 * narrow * byte, _LEAST_SECONDS), 1 / byte
@@ -108,24 +124,41 @@ def _lookup(table_bytes: int) -> tuple[float, float]:
 def _update_id_seconds(table_bytes: int, gather_bandwidth: float) -> float:
     """Returns what an update with Adagrad takes for an id beside the bytes that the cost model counts."""
     dim = _DIMS[0]
-    table, ids, offsets = _table(dim, table_bytes)
+    table, batches, offsets = _table(dim, table_bytes)
     slots = optimizers.make_slots(Adagrad(), *table.shape)
-    grad = np.ones((len(offsets) - 1, dim), np.float32)
+    grad, num_ids = np.ones((len(offsets) - 1, dim), np.float32), int(offsets[-1])
 
     def run() -> None:
         gradients = arrays.pooled_lookup_gradient(
-            grad, ids, offsets, tables_shape=[(len(table), dim)], feature_tables=[0], combiners=["sum"]
+            grad, next(batches), offsets, tables_shape=[(len(table), dim)], feature_tables=[0], combiners=["sum"]
         )
         optimizers.apply(table, slots, gradients[0], Adagrad(), learning_rate=0.01)
 
-    unique = len(np.unique(ids))
-    num_bytes = 4 * dim * (len(ids) + 2 * unique) + 2 * unique * 4 * (2 * dim + 1)
-    return max((_fastest(run) - num_bytes / gather_bandwidth) / len(ids), _LEAST_SECONDS)
+    unique = expected_unique(len(table), num_ids, 0.0, (0, len(table)))
+    num_bytes = 4 * dim * (num_ids + 2 * unique) + 2 * unique * 4 * (2 * dim + 1)
+    return max((_fastest(run) - num_bytes / gather_bandwidth) / num_ids, _LEAST_SECONDS)
 
 
-def _matmul_flops(dtype: tf.DType) -> float:
-    left, right = tf.ones([2048, 1024], dtype), tf.ones([1024, 512], dtype)
-    return 2 * 2048 * 1024 * 512 / _fastest(lambda: tf.matmul(left, right).numpy())
+def _dense_flops(dtype: tf.DType, stream_bandwidth: float, input_seconds: float) -> float:
+    """Returns the operations per second of layers in training, beside what the cost model counts of them besides."""
+    weights = [tf.Variable(tf.ones(shape)) for shape in pairwise(_WIDTHS)]
+    samples = tf.ones([_SAMPLES, _WIDTHS[0]])
+
+    @tf.function(autograph=False)  # type: ignore[untyped-decorator]
+    def step() -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            values = samples
+            tape.watch(values)
+            for weight in weights:
+                values = tf.nn.relu(tf.cast(tf.matmul(tf.cast(values, dtype), tf.cast(weight, dtype)), tf.float32))
+        gradients: list[tf.Tensor] = tape.gradient(values, [samples, *weights])
+        return gradients
+
+    load = dense_load(_WIDTHS)
+    besides = 16 * _SAMPLES * load.activations / stream_bandwidth + load.num_layers * input_seconds
+    seconds = _fastest(lambda: step()[0].numpy())
+    # What is left is at least a tenth, whatever the bandwidth was taken for.
+    return 3 * load.flops * _SAMPLES / max(seconds - besides, seconds / 10)
 
 
 def _input_seconds() -> float:
@@ -148,23 +181,27 @@ def _call_seconds() -> float:
 
 
 def _link(ranks: Ranks) -> Link:
-    """Measures exchanges between the ranks, of next to nothing and of 16 MiB."""
+    """Measures exchanges between the ranks, of next to nothing and of 4 MiB."""
 
-    def exchange(num_numbers: int) -> float:
+    def exchange(num_numbers: int, num_runs: int) -> float:
         values = tf.ones([num_numbers // ranks.size * ranks.size])
         splits = tf.fill([ranks.size], num_numbers // ranks.size)
-        seconds = _fastest(lambda: ranks.alltoall(values, splits, name=f"calibrate_{num_numbers}")[0].numpy())
+        seconds = _fastest(
+            lambda: ranks.alltoall(values, splits, name=f"calibrate_{num_numbers}")[0].numpy(), num_runs=num_runs
+        )
         return _slowest(ranks, seconds)
 
     def sum_up(num_numbers: int) -> float:
         values = tf.ones([num_numbers])
-        seconds = _fastest(lambda: ranks.sum_tensors([values], name=f"calibrate_sum_{num_numbers}")[0].numpy())
+        seconds = _fastest(
+            lambda: ranks.sum_tensors([values], name=f"calibrate_sum_{num_numbers}")[0].numpy(), num_runs=_LONG_RUNS
+        )
         return _slowest(ranks, seconds)
 
-    few, many = 64 * ranks.size, 1 << 22
+    few, many = 64 * ranks.size, _EXCHANGED_NUMBERS
     away = (ranks.size - 1) / ranks.size
-    latency = exchange(few)
-    exchanged = max(exchange(many) - latency, 1e-6)
+    latency = exchange(few, _RUNS)
+    exchanged = max(exchange(many, _LONG_RUNS) - latency, 1e-6)
     summed = max(sum_up(many) - sum_up(few), 1e-6)
     return Link(4 * many * away / exchanged, 2 * 4 * many * away / summed, latency)
 
