@@ -73,7 +73,7 @@ def _with_tables_on_host(
 ) -> Forecast | None:
     """Puts as few tables as do into the host's memory, the least used of their bytes first; None where none do."""
     movable = [name for name in least_used(workload) if _may_lie_on_host(decided.get(name, Constraint()))]
-    if cluster.hardware.shares_host_memory or not movable:
+    if cluster.hardware.shares_host_memory or not workload.may_lie_on_host or not movable:
         return None
 
     def plan(num_moved: int) -> Forecast | None:

@@ -40,13 +40,13 @@ def plan_recipe(config: Config, dataset: PreparedDataset, cluster: Cluster) -> F
     """
     workload = recipe_workload(config, dataset)
     if config.parallel.plan == AUTO_PLAN:
-        return plan_tables(workload, cluster, constraints=recipe_constraints(config))
-    if config.parallel.plan:
-        plan = Plan.read(Path(config.parallel.plan))
+        made = plan_tables(workload, cluster, constraints=recipe_constraints(config))
+    elif config.parallel.plan:
+        made = forecast(Plan.read(Path(config.parallel.plan)), workload, cluster)
     else:
-        plan = _by_size(config, workload, cluster.num_ranks)
-    _check_slots(plan, workload)
-    return forecast(plan, workload, cluster)
+        made = forecast(_by_size(config, workload, cluster.num_ranks), workload, cluster)
+    _check_optimizer(made.plan, workload)
+    return made
 
 
 def recipe_workload(config: Config, dataset: PreparedDataset) -> Workload:
@@ -117,13 +117,18 @@ def _holders(plan: Plan, before: Placement, constraint: Constraint, *, mode: str
     return constraint.ranks
 
 
-def _check_slots(plan: Plan, workload: Workload) -> None:
-    if len(workload.optimizer.slot_shape(2, 2)) > 1:
-        return
-    if cut := plan.cut_by_columns:
+def _check_optimizer(plan: Plan, workload: Workload) -> None:
+    cut, rule = plan.cut_by_columns, workload.optimizer.rule
+    if cut and len(workload.optimizer.slot_shape(2, 2)) == 1:
         raise PlanError(
-            f"table {cut[0]!r} is cut by columns, and the optimizer {workload.optimizer.rule!r} keeps one number for "
-            "each row, so each slice would have its own; cut the table by rows, or take another optimizer.rule"
+            f"table {cut[0]!r} is cut by columns, and the optimizer {rule!r} keeps one number for each row, so each "
+            "slice would have its own; cut the table by rows, or take another optimizer.rule"
+        )
+    hosted = [placement.table for placement in plan.placements if placement.device == "host"]
+    if hosted and not workload.may_lie_on_host:
+        raise PlanError(
+            f"table {hosted[0]!r} lies on the host, where rows stay as they are unless a step touches them, and this "
+            f"kind of {rule!r} moves all; take optimizer.kind=lazy, or leave the table on the device"
         )
 
 

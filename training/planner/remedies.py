@@ -42,7 +42,7 @@ def remedies(workload: Workload, cluster: Cluster, plan: Callable[[Workload, Clu
     for what, smaller in _smaller(workload):
         verdict = "fits" if _fits(smaller, cluster, plan) else "does not fit either"
         lines.append(f"- {what}: {gibibytes(table_bytes(smaller) / cluster.num_ranks)} a rank, {verdict}")
-    if not cluster.hardware.shares_host_memory:
+    if workload.may_lie_on_host:
         lines.append(f"- {_on_host(tables, workload, cluster)}")
     return lines
 
@@ -90,8 +90,12 @@ def _on_host(tables: float, workload: Workload, cluster: Cluster) -> str:
             break
         moved.append(name)
     total = sum(sizes[name] for name in moved)
-    fits = "have room for" if total <= room * cluster.num_ranks else "have no room for, but other ranks might,"
     some = ", ".join(moved[:3]) + (f" and {len(moved) - 3} more" if len(moved) > 3 else "")
+    if cluster.hardware.shares_host_memory:
+        return (
+            f'device "host" with a host_folder for {some}: {gibibytes(total)} in files, of which some rows are cached'
+        )
+    fits = "have room for" if total <= room * cluster.num_ranks else "have no room for, but other ranks might,"
     return f'device "host" for {some}: {gibibytes(total)} that the hosts {fits}'
 
 

@@ -133,6 +133,11 @@ class Workload:
         """The summed widths of all inputs."""
         return sum(load.num_inputs * load.table.dim for load in self.tables)
 
+    @property
+    def may_lie_on_host(self) -> bool:
+        """Whether the optimizer leaves rows alone that a step does not touch: those that are not cached have to be."""
+        return getattr(self.optimizer, "kind", "lazy") == "lazy"
+
     def table_bytes(self, table: TableSpec) -> float:
         """Returns the bytes of a whole table and of what the optimizer keeps for it."""
         return table.weight_bytes + self.slot_bytes(table.num_rows, table.dim)

@@ -22,7 +22,10 @@ from tests.training.launching import run_on_ranks
 from tests.training.small_logs import write_dataset
 
 ALONE = Ranks(0, 1)
-CUT = "parallel.tables={city: {mode: column_wise, wire_forward: bfloat16}, items: {mode: row_wise}}"
+CUT = (
+    "parallel.tables={city: {mode: column_wise, wire_forward: bfloat16}, "
+    "items: {mode: row_wise, device: host, cache_rows: 8}}"
+)
 
 
 def recipe(directory: Path, *settings: str) -> Config:

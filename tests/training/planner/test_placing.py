@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from rankhouse.kernels.optimizer_settings import RowwiseAdagrad
+from rankhouse.kernels.optimizer_settings import Adam, RowwiseAdagrad
 from rankhouse.training.errors import NoRoomError, PlanError
 from rankhouse.training.exchange.wire_format import WireDtypes
 from rankhouse.training.models.synthetic_models import synthetic_model
@@ -102,6 +102,9 @@ def test_what_cannot_fit_is_refused_with_what_would() -> None:
     assert '- device "host" for user: 984.2 MiB that the hosts have no room for, but other ranks might' in message
     with pytest.raises(NoRoomError) as refused:
         plan_tables(small_workload(), Cluster(1, replace(hosts, shares_host_memory=True), 1e9))
+    assert 'device "host" with a host_folder for user: 984.2 MiB in files' in str(refused.value)
+    with pytest.raises(NoRoomError) as refused:
+        plan_tables(small_workload(optimizer=Adam(kind="exact")), cluster(1, memory_bytes=1e9))
     assert "host" not in str(refused.value)
     assert not plan_tables(small_workload(), cluster(2, memory_bytes=1e9)).overfull()
 

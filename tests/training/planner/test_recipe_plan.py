@@ -79,6 +79,10 @@ def test_a_recipe_takes_a_plan_by_cost_or_a_document(dataset: PreparedDataset, t
             "table 'user' is cut by columns, and the optimizer 'rowwise_adagrad' keeps one number for each row",
         ),
         (
+            ["parallel.tables={user: {device: host}}", "optimizer.rule=adam", "optimizer.kind=exact"],
+            "table 'user' lies on the host, .* this kind of 'adam' moves all; take optimizer.kind=lazy",
+        ),
+        (
             ["parallel.plan=auto", "parallel.tables={user: {mode: column_wise}}", "optimizer.rule=rowwise_adagrad"],
             "table 'user': it cannot be cut by columns with the optimizer",
         ),

@@ -43,7 +43,12 @@ def test_what_does_not_fit_the_machine_is_refused_with_what_would(tmp_path: Path
     assert "the plan does not fit: rank 0 needs 3.36 GiB (1.49 GiB of weights, 1.86 GiB of slots, " in message
     assert ", and the 2 ranks of node-1 together 3.36 GiB of 3.00 GiB that are free there. What would:\n" in message
     assert "- row-wise Adagrad, one number for a row: 1.12 GiB a rank, fits" in message
-    assert "device" not in message
+    assert '- device "host" with a host_folder for user: 3.35 GiB in files' in message
+
+
+def test_tables_in_files_take_no_memory_but_their_cache(tmp_path: Path) -> None:
+    files = f"parallel.tables={{user: {{device: host, cache_rows: 1000000, host_folder: {tmp_path}}}}}"
+    assert made(tmp_path, [Room("node-1", (0, 1), GIB)], files).ranks[0].memory_bytes < GIB / 16
 
 
 def test_one_rank_may_take_what_the_others_of_its_machine_leave(tmp_path: Path) -> None:
