@@ -16,7 +16,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from rankhouse.cli.main import app
 from rankhouse.embedding_cache.format.version import Version, VersionStore
 from rankhouse.serving.supervisor import READY_FILE
 from rankhouse.serving.triton_client import TritonClient
@@ -275,10 +277,10 @@ def test_a_server_that_already_runs(version: Version, tmp_path: Path, triton: Tr
     ],
 )
 def test_options_that_contradict_each_other(tmp_path: Path, options: tuple[str, ...], message: str) -> None:
-    with serving(tmp_path, tmp_path / "run", *options) as process:
-        _, errors = process.communicate(timeout=300)
-    assert process.returncode == 2
-    assert message in errors
+    command = ["serve", "--store", str(tmp_path), "--model", MODEL, "--run-dir", str(tmp_path / "run"), *options]
+    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, command)
+    assert result.exit_code == 2
+    assert message in result.output
 
 
 @pytest.mark.parametrize(
