@@ -148,7 +148,7 @@ def make_candidate(options: argparse.Namespace, share: float | None, folder: Pat
     variable = layer.shards[0].variable
     optimizer = Optimizer(Adagrad(), tables=[variable], learning_rate=0.05)
 
-    @tf.function(input_signature=[tf.TensorSpec([None, options.hotness], tf.int64)], autograph=False)
+    @tf.function(input_signature=[tf.TensorSpec([None, options.hotness], tf.int64)], autograph=False)  # type: ignore[untyped-decorator]
     def step(ids: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:
             (rows,) = layer([ids], training=True)

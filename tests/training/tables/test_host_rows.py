@@ -16,7 +16,7 @@ from rankhouse.training.errors import HostRowsError, OptimizerError
 from rankhouse.training.optimizers.optimizers import Optimizer
 from rankhouse.training.tables.host_rows import HostRows, check_gradient, host_rows_of
 from rankhouse.training.tables.host_rows_arrays import make_array
-from rankhouse.training.tables.variable_rows import read_rows, read_rows_at, write_rows
+from rankhouse.training.tables.variable_rows import read_rows, read_rows_at, write_rows, write_rows_at
 
 NUM_ROWS, CACHED, DIM, FIRST = 400, 60, 4, 1000
 INITIAL = np.random.default_rng(5).normal(size=(NUM_ROWS, DIM)).astype(np.float32)
@@ -125,6 +125,9 @@ def test_rows_that_are_overwritten_are_so_in_the_cache_too() -> None:
     write_rows(table, 0, -INITIAL)
     assert np.array_equal(look_up(table, host.rows(ids, training=False)), -INITIAL[ids.numpy() - FIRST])
     assert (host.stats.hits, host.stats.misses, host.stats.written_back) == (3, 3, 0)
+    write_rows_at(table, np.array([NUM_ROWS - 1, 5]), np.full([2, DIM], 9, np.float32))
+    assert np.array_equal(look_up(table, host.rows(ids, training=False))[:, 0], [-INITIAL[0, 0], -INITIAL[7, 0], 9])
+    assert np.flatnonzero((read_rows(table, 0, NUM_ROWS) == 9).all(axis=1)).tolist() == [5, NUM_ROWS - 1]
 
 
 def test_saving_between_a_lookup_and_its_update_loses_nothing() -> None:
