@@ -48,7 +48,7 @@ def read_keyed_table(
         first = 0 if shard.column_stop - shard.column_start < spec.output_dim else at
         at = first + size
         for start, stop in _blocks(size, shard.dim):
-            values, names = _read(own[shard], entries, start, stop) if entries else _NOTHING
+            values, names = _read(own[shard], entries, start, stop) if entries else _nothing()
             if not copies:
                 values, names = (ranks.allgather(part, name=name) for part in (values, names))
             if wanted:
@@ -119,7 +119,9 @@ def check_room(table: str, num_keys: int, shard: ShardSpec) -> None:
         )
 
 
-_NOTHING = (tf.zeros([0]), tf.zeros([0], tf.int64))
+def _nothing() -> tuple[tf.Tensor, tf.Tensor]:
+    # Not made when this is imported: with its first tensor TensorFlow takes no numbers of threads any more.
+    return tf.zeros([0]), tf.zeros([0], tf.int64)
 
 
 def _read(learnt: LearntRows, entries: Entries, start: int, stop: int) -> tuple[tf.Tensor, tf.Tensor]:
