@@ -367,12 +367,12 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
         """Has Keras save the layer's variables.
 
         Raises:
-            EmbeddingError: A table lies on the host: its variable has some of the rows only.
+            EmbeddingError: A table lies on the host, and its variable has some of the rows only; or it learns its keys.
         """
-        if hosted := self.host_stats():
+        if tables := [shard.table for shard in self.shards if shard.row_map]:
             raise EmbeddingError(
-                f"table {min(hosted)!r} of {self.name!r} lies in host memory, where Keras would not find it; save "
-                "a checkpoint (CheckpointSaver), or what get_weights returns"
+                f"table {tables[0]!r} of {self.name!r} lies in host memory or learns its keys, which Keras would leave "
+                "out; save a checkpoint (CheckpointSaver), or what get_weights returns"
             )
         super().save_own_variables(store)
 

@@ -159,6 +159,18 @@ def test_a_layer_comes_back_from_its_configuration() -> None:
     assert again.specs[0].vocabulary == VocabularySettings(min_steps=3, when_full="rarest")
 
 
+def test_what_tensorflow_saves_has_the_keys_and_what_keras_would_leave_out_is_refused(tmp_path: Path) -> None:
+    layer, step, _ = one_table()
+    step(5, -7)
+    other, other_step, _ = one_table()
+    other_step(1, 2)
+    tf.train.Checkpoint(layer=other).restore(tf.train.Checkpoint(layer=layer).write(str(tmp_path / "saved")))
+    for found, expected in zip(other.get_weights()[0], layer.get_weights()[0], strict=True):
+        assert np.array_equal(found, expected)
+    with pytest.raises(EmbeddingError, match="lies in host memory or learns its keys, which Keras"):
+        layer.save_own_variables({})
+
+
 def test_refuses_what_a_vocabulary_cannot_do() -> None:
     for settings, message in [
         ({"when_full": "random"}, "when_full = 'random'; expected one of error, unknown, oldest, rarest"),

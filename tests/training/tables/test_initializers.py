@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from rankhouse.training.tables.initializers import table_key, uniform_rows
+from rankhouse.training.tables.initializers import keyed_bits, table_key, uniform_rows
 
 KEY = table_key(0, "table")
 
@@ -48,3 +48,14 @@ def test_values_never_change() -> None:
         [0.1864609569311142, -0.1389814168214798, 0.19177521765232086],
     ]
     assert np.array_equal(drawn, np.array(recorded, np.float32))
+
+
+def test_rows_of_keys_depend_on_key_and_column_alone() -> None:
+    keys = np.array([0, 1, -1, 2**61, 2**62, -(2**63)])
+    whole = keyed_bits(KEY, keys, (0, 8))
+    assert np.array_equal(keyed_bits(KEY, keys[::-1], (3, 6)), whole[::-1, 3:6])
+    assert len(np.unique(whole)) == whole.size
+    many = keyed_bits(KEY, np.arange(10_000), (0, 4)) / 2**32
+    assert abs(many.mean() - 0.5) < 0.005
+    assert np.abs(np.corrcoef(many.T) - np.eye(4)).max() < 0.05
+    assert not np.array_equal(keyed_bits(table_key(0, "other"), keys, (0, 8)), whole)
