@@ -5,8 +5,8 @@
 
 26 tables of Criteo's Kaggle sizes, of at most 1M rows each, and Adagrad. The same samples and the same model for all.
 Candidates take turns in processes of their own; a ratio is the median over turns of that to the peer in the same turn.
-Each candidate gets the environment that it comes with: ours the allocator settings of our launcher, which the peers get
-as well in rows of their own. Plain Keras computes interactions by TensorFlow's own operations. TorchRec: table-wise
+Each candidate gets the environment that it comes with: ours our launcher's, of whose allocator settings the peers get
+those in rows of their own. Plain Keras computes interactions by TensorFlow's own operations. TorchRec: table-wise
 EmbeddingBagCollection with a fused optimizer, DistributedDataParallel dense layers, Gloo. All of it takes some 25
 minutes and 14 GiB of memory on two idle cores; `--turns 1 --shapes dim16` is 3 minutes.
 """
@@ -27,7 +27,7 @@ from benchmarks.support.machine import describe_machine
 from benchmarks.support.peers import CHECKOUT, peers_python, peers_versions
 from benchmarks.support.progress import progress
 from benchmarks.support.sheet import Sheet, report
-from rankhouse.training.runs.launch import ALLOCATOR
+from rankhouse.training.runs.launch import ALLOCATOR, HOROVOD_SETTINGS
 
 BATCH_SIZES = (2048, 8192, 32768)
 TURN_SECONDS = 600
@@ -69,10 +69,12 @@ CANDIDATES = {
     "torchrec_elementwise": Candidate("TorchRec, Adagrad", "torchrec_elementwise", 2, "horovod", allocator=False),
     "rankhouse_2": Candidate("Rankhouse", "rankhouse", 2, "horovod"),
     "rankhouse_2_bfloat16": Candidate("Rankhouse, mixed bfloat16", "rankhouse_bfloat16", 2, "horovod"),
+    "rankhouse_2_within": Candidate("Rankhouse, ids sent within the step", "rankhouse_within", 2, "horovod"),
 }
 
-# The others are what the peers have besides.
-DEFAULT_CANDIDATES = [name for name in CANDIDATES if name not in ("keras_bfloat16", "torchrec_elementwise")]
+# The others are what the peers have besides, and what we would be without.
+_OTHERS = ("keras_bfloat16", "torchrec_elementwise", "rankhouse_2_within")
+DEFAULT_CANDIDATES = [name for name in CANDIDATES if name not in _OTHERS]
 
 # By shape, batch size and candidate: the seconds of a step in each turn.
 Figures = dict[tuple[str, int, str], list[float]]
@@ -129,6 +131,8 @@ def run_candidate(candidate: Candidate, shape: str, batch_sizes: list[int]) -> d
             horovodrun = str(Path(sys.executable).with_name("horovodrun"))
             command = [horovodrun, "-np", str(candidate.num_ranks), "--gloo", *command]
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    if candidate.worker.startswith("rankhouse"):
+        environment |= HOROVOD_SETTINGS
     if candidate.allocator:
         environment["GLIBC_TUNABLES"] = ALLOCATOR
     done = subprocess.run(

@@ -1,12 +1,11 @@
 """One rank of a candidate in TensorFlow: `python -m benchmarks.support.dlrm.in_tensorflow CANDIDATE SHAPE SIZES`.
 
-Candidates are rankhouse and keras, either also as NAME_bfloat16 (mixed bfloat16). On several ranks keras is data
-parallel by plain Horovod.
+Candidates are rankhouse and keras, either also as NAME_bfloat16 (mixed bfloat16), and rankhouse_within, which sends ids
+within the step that needs them. On several ranks keras is data parallel by plain Horovod.
 """
 
 import os
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -32,8 +31,8 @@ def main() -> None:
     tf.config.threading.set_intra_op_parallelism_threads(num_threads)
     tf.config.threading.set_inter_op_parallelism_threads(num_threads)
     shape = SHAPES[options.shape]
-    candidate, _, narrow = options.candidate.partition("_")
-    train = _trainer(candidate, shape, ranks, precision="mixed_bfloat16" if narrow else "float32")
+    candidate, _, variant = options.candidate.partition("_")
+    train = _trainer(candidate, shape, ranks, variant=variant)
     for batch_size in options.batch_sizes:
         batches = [
             Batch(samples.dense, samples.ids.ravel(), np.ones(samples.ids.shape, np.int32), samples.labels)
@@ -41,24 +40,24 @@ def main() -> None:
         ]
 
         def step(number: int, batches: list[Batch] = batches, batch_size: int = batch_size) -> object:
-            return train(batches[number], batch_size)
+            return train(batches[number], batch_size, batches[(number + 1) % len(batches)])
 
         time_steps(step, shape=shape, batch_size=batch_size, speaks=ranks.rank == 0)
 
 
-def _trainer(candidate: str, shape: Shape, ranks: Ranks, *, precision: str) -> Callable[[Batch, int], object]:
-    """Returns what makes a step of this rank's part of a batch, and of how many samples all parts are."""
+def _trainer(candidate: str, shape: Shape, ranks: Ranks, *, variant: str) -> Callable[[Batch, int, Batch], object]:
+    """Returns what makes a step of this rank's part of a batch, of how many samples all parts are, and of the next."""
     config = Config(
         model=ModelConfig(bottom_mlp=shape.bottom, top_mlp=shape.top),
         optimizer=OptimizerConfig(learning_rate=LEARNING_RATE),
-        training=TrainingConfig(precision="mixed_bfloat16" if precision == "mixed_bfloat16" else "float32"),
+        training=TrainingConfig(precision="mixed_bfloat16" if variant == "bfloat16" else "float32"),
     )
     dataset = _tables(shape.dim)
     if candidate == "keras":
         baseline = KerasBaseline(config, dataset, num_ranks=ranks.size)
-        return lambda batch, _: baseline.step(batch)
-    train = TrainStep(RankingModel.build(config, dataset, ranks=ranks))
-    return partial(train, stop=False)
+        return lambda batch, *_: baseline.step(batch)
+    train = TrainStep(RankingModel.build(config, dataset, ranks=ranks), overlap=ranks.size > 1 and variant != "within")
+    return lambda batch, num_samples, following: train(batch, num_samples, stop=False, next_batch=following)
 
 
 def _tables(dim: int) -> PreparedDataset:
