@@ -26,6 +26,7 @@ Lookup::Lookup(const rh_lookup* lookup, Memory memory) {
   features_.reserve(raw_.num_features);
   for (int32_t f = 0; f < raw_.num_features; ++f) AddFeature(f);
   PlaceIds(memory);
+  if (memory == Memory::kHost && raw_.offsets != nullptr) DropEvenOffsets();
 }
 
 void Lookup::CheckTables() const {
@@ -90,6 +91,31 @@ void Lookup::PlaceIds(Memory memory) {
               ": expected them never to fall and to end at ", raw_.num_ids, " or before");
     }
   }
+}
+
+void Lookup::DropEvenOffsets() {
+  std::vector<int64_t> hotness;
+  hotness.reserve(features_.size());
+  for (const Feature& feature : features_) {
+    const int64_t num_ids = feature.last_id - feature.first_id;
+    if (feature.combiner == RH_NONE || raw_.batch_size == 0 || num_ids == 0 || num_ids % raw_.batch_size != 0) return;
+    hotness.push_back(num_ids / raw_.batch_size);
+    // Unsigned: offsets are not checked yet, and a difference may overflow. Blocks: uneven bags are seen soon, and even
+    // ones compared several at a time.
+    const int64_t* bags = offsets(feature);
+    const auto expected = static_cast<uint64_t>(hotness.back());
+    constexpr int64_t kBlock = 256;
+    for (int64_t begin = 0; begin < raw_.batch_size; begin += kBlock) {
+      const int64_t end = std::min(begin + kBlock, raw_.batch_size);
+      uint64_t differences = 0;
+      for (int64_t bag = begin; bag < end; ++bag) {
+        differences |= (static_cast<uint64_t>(bags[bag + 1]) - static_cast<uint64_t>(bags[bag])) ^ expected;
+      }
+      if (differences != 0) return;
+    }
+  }
+  raw_.offsets = nullptr;
+  for (size_t f = 0; f < features_.size(); ++f) features_[f].hotness = hotness[f];
 }
 
 void Lookup::CheckTableRows() const {

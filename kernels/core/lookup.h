@@ -112,6 +112,9 @@ class Lookup {
   void CheckTables() const;
   void AddFeature(int32_t f);
   void PlaceIds(Memory memory);
+  // Goes on without offsets where all bags of each feature have one number of ids, at least 1: the operations are
+  // faster then, and give the same bits. Rows without pooling lie elsewhere with offsets, so those stay.
+  void DropEvenOffsets();
 
   rh_lookup raw_;
   std::vector<Feature> features_;

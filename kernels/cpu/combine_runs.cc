@@ -1,6 +1,7 @@
 #include "cpu/combine_runs.h"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "cpu/simd.h"
 
@@ -8,9 +9,21 @@ namespace rankhouse {
 namespace {
 
 // The widest vector register; the compiler makes several narrower ones of it where there is none so wide.
-constexpr int64_t kLanes = 16;
-typedef float Vector __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
-typedef int32_t Mask __attribute__((vector_size(4 * kLanes)));
+struct WideLanes {
+  static constexpr int64_t kCount = 16;
+  typedef float Vector __attribute__((vector_size(64), aligned(4), may_alias));
+  typedef int32_t Mask __attribute__((vector_size(64)));
+};
+
+// Of rows that do not fill it.
+struct NarrowLanes {
+  static constexpr int64_t kCount = 8;
+  typedef float Vector __attribute__((vector_size(32), aligned(4), may_alias));
+  typedef int32_t Mask __attribute__((vector_size(32)));
+};
+
+template <int64_t kDim>
+using LanesOf = std::conditional_t<kDim % WideLanes::kCount == 0, WideLanes, NarrowLanes>;
 
 // Widths without a loop of their own are added up in blocks of this many columns.
 constexpr int64_t kMaxColumns = 256;
@@ -118,18 +131,20 @@ RH_INLINE void CombineChunk(const Sources& sources, const uint64_t* begin, const
                             int64_t column, int64_t num_columns, float* __restrict sum) {
   constexpr int64_t kAhead = KeysAhead(kDim == 0 ? 128 : kDim);
   if constexpr (kDim > 0) {
-    Vector total[kDim / kLanes];
-    for (int64_t v = 0; v < kDim / kLanes; ++v) total[v] = Vector{};
+    using Vector = typename LanesOf<kDim>::Vector;
+    constexpr int64_t kVectors = kDim / LanesOf<kDim>::kCount;
+    Vector total[kVectors];
+    for (int64_t v = 0; v < kVectors; ++v) total[v] = Vector{};
     for (const uint64_t* key = begin; key < end; ++key) {
       PrefetchSource<Sources, kAhead>(sources, key, last, kDim);
       const float* row = sources.Row(*key);
       const float scale = sources.Scale(*key);
-      for (int64_t v = 0; v < kDim / kLanes; ++v) {
+      for (int64_t v = 0; v < kVectors; ++v) {
         const Vector part = scale * reinterpret_cast<const Vector*>(row)[v];
         total[v] = key == begin ? part : total[v] + part;
       }
     }
-    for (int64_t v = 0; v < kDim / kLanes; ++v) reinterpret_cast<Vector*>(sum)[v] = total[v];
+    for (int64_t v = 0; v < kVectors; ++v) reinterpret_cast<Vector*>(sum)[v] = total[v];
   } else {
     for (const uint64_t* key = begin; key < end; ++key) {
       PrefetchSource<Sources, kAhead>(sources, key, last, std::min<int64_t>(num_columns, 128));
@@ -176,7 +191,9 @@ RH_INLINE const uint64_t* LongRunEnd(const uint64_t* key, const uint64_t* last, 
 template <typename Sources, int64_t kDim>
 RH_INLINE int64_t CombineRunsOf(const TableIds& table, const UsedRows* used, const uint64_t** first,
                                 const uint64_t* stop, int64_t max_runs, int64_t* ids, float* rows) {
-  constexpr int64_t kVectors = kDim / kLanes;
+  using Vector = typename LanesOf<kDim>::Vector;
+  using Mask = typename LanesOf<kDim>::Mask;
+  constexpr int64_t kVectors = kDim / LanesOf<kDim>::kCount;
   constexpr int64_t kAhead = KeysAhead(kDim);
   const Sources sources(table);
   const int source_bits = table.source_bits;
@@ -259,6 +276,8 @@ template <typename Sources>
 RH_INLINE int64_t CombineRunsFrom(const TableIds& table, const UsedRows* used, const uint64_t** key,
                                   const uint64_t* stop, int64_t max_runs, int64_t* ids, float* rows) {
   switch (table.dim) {
+    case 8:
+      return CombineRunsOf<Sources, 8>(table, used, key, stop, max_runs, ids, rows);
     case 16:
       return CombineRunsOf<Sources, 16>(table, used, key, stop, max_runs, ids, rows);
     case 32:
@@ -282,6 +301,8 @@ RH_INLINE void CombineChunksFrom(const TableIds& table, const uint64_t* begin, c
       CombineChunk<Sources, 128>(sources, chunk, chunk_end, last, 0, 128, sums);
     } else if (table.dim == 16) {
       CombineChunk<Sources, 16>(sources, chunk, chunk_end, last, 0, 16, sums);
+    } else if (table.dim == 8) {
+      CombineChunk<Sources, 8>(sources, chunk, chunk_end, last, 0, 8, sums);
     } else {
       CombineRun<Sources, 0>(sources, chunk, chunk_end, last, table.dim, sums);
     }

@@ -74,6 +74,13 @@ Status PooledLookupShape(InferenceContext* context) {
   return tensorflow::OkStatus();
 }
 
+Status PoolRowsShape(InferenceContext* context) {
+  ShapeHandle pooled;
+  TF_RETURN_IF_ERROR(PooledShape(context, 1, &pooled));
+  context->set_output(0, pooled);
+  return tensorflow::OkStatus();
+}
+
 Status PooledLookupGradientShape(InferenceContext* context) {
   ShapeHandle grad;
   TF_RETURN_IF_ERROR(PooledShape(context, 1, &grad));
@@ -102,6 +109,17 @@ Status PooledLookupWeightGradientShape(InferenceContext* context) {
   return tensorflow::OkStatus();
 }
 
+Status OffsetsFromLengthsShape(InferenceContext* context) {
+  DimensionHandle num_bags = context->MakeDim(1);
+  for (int d = 0; context->RankKnown(context->input(0)) && d < context->Rank(context->input(0)); ++d) {
+    TF_RETURN_IF_ERROR(context->Multiply(num_bags, context->Dim(context->input(0), d), &num_bags));
+  }
+  if (!context->RankKnown(context->input(0))) num_bags = context->UnknownDim();
+  TF_RETURN_IF_ERROR(context->Add(num_bags, 1, &num_bags));
+  context->set_output(0, context->Vector(num_bags));
+  return tensorflow::OkStatus();
+}
+
 Status OffsetsFromSamplesShape(InferenceContext* context) {
   ShapeHandle unused;
   TF_RETURN_IF_ERROR(context->WithRank(context->input(0), 2, &unused));
@@ -123,6 +141,12 @@ REGISTER_OP("RankhousePooledLookup")
     .SetShapeFn(PooledLookupShape)
     .Doc("rh_pooled_lookup over variables.");
 
+REGISTER_OP("RankhousePoolRows")
+    .Input("rows: float")
+    .RANKHOUSE_BATCH.Output("pooled: float")
+    .SetShapeFn(PoolRowsShape)
+    .Doc("rh_pooled_lookup over a tensor, which is the one table: it may have fewer rows than table_rows says.");
+
 REGISTER_OP("RankhousePooledLookupGradient")
     .Input("grad: float")
     .RANKHOUSE_BATCH.Output("unique_ids: num_tables * int64")
@@ -136,6 +160,12 @@ REGISTER_OP("RankhousePooledLookupWeightGradient")
     .RANKHOUSE_BATCH.Output("weight_grad: float")
     .SetShapeFn(PooledLookupWeightGradientShape)
     .Doc("rh_pooled_lookup_weight_gradient over variables.");
+
+REGISTER_OP("RankhouseOffsetsFromLengths")
+    .Input("lengths: int64")
+    .Output("offsets: int64")
+    .SetShapeFn(OffsetsFromLengthsShape)
+    .Doc("Where the bags of lengths of any shape, one after the other, begin, and where the last one ends.");
 
 REGISTER_OP("RankhouseOffsetsFromSamples")
     .Input("indices: int64")

@@ -6,7 +6,7 @@ tf.errors.InvalidArgumentError with the library's message when the op runs; what
 ArgumentError.
 """
 
-from rankhouse.kernels.tf_ops.bags import Bags, from_ragged, from_sparse, join
+from rankhouse.kernels.tf_ops.bags import Bags, from_ragged, from_sparse, join, offsets_from_lengths
 from rankhouse.kernels.tf_ops.interaction import dot_interaction
 from rankhouse.kernels.tf_ops.lookup import PooledRows, combine_duplicates, pooled_lookup, pooled_lookup_counted
 from rankhouse.kernels.tf_ops.native import advise_huge_pages
@@ -30,6 +30,7 @@ __all__ = [
     "from_sparse",
     "join",
     "make_slots",
+    "offsets_from_lengths",
     "pool_rows",
     "pooled_lookup",
     "pooled_lookup_counted",

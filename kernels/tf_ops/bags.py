@@ -54,6 +54,22 @@ def from_ragged(ids: tf.RaggedTensor) -> Bags:
     return Bags(ids.values, tf.cast(ids.row_splits, tf.int64))
 
 
+def offsets_from_lengths(lengths: tf.Tensor) -> tf.Tensor:
+    """Returns where bags begin that lie one after the other, and where the last one ends.
+
+    Args:
+        lengths: int64 of any shape, how many ids each bag has; M in all.
+
+    Returns:
+        int64 [M + 1].
+
+    Raises:
+        UnsupportedError: XLA was to compile it.
+    """
+    check_not_compiled("offsets_from_lengths")
+    return ops().rankhouse_offsets_from_lengths(lengths=lengths)
+
+
 def join(features: Sequence[Bags]) -> Bags:
     """Puts the bags of several features, of one batch size, one after the other: what one lookup takes."""
     if not features:

@@ -27,7 +27,7 @@ class BackwardCase:
         num_tables, num_features = fixed.get("num_tables", rng.integers(1, 4)), fixed.get("num_features", 4)
         self.batch_size = int(fixed.get("batch_size", rng.choice([0, 1, 7, 300])))
         self.num_rows = [int(r) for r in rng.choice(fixed.get("rows", [1, 3, 50, 700, 2**21]), num_tables)]
-        dims = fixed.get("dims", [1, 3, 16, 17, 32, 64, 128, 257])
+        dims = fixed.get("dims", [1, 3, 8, 16, 17, 32, 64, 128, 257])
         self.dims = [int(rng.choice(dims if r < 10_000 else [1, 16])) for r in self.num_rows]
         self.tables = rng.integers(0, num_tables, num_features).astype(np.int32)
         self.combiners = rng.integers(0, 4, num_features).astype(np.int32)

@@ -272,6 +272,47 @@ def test_rows_of_fixed_hotness_keep_their_samples() -> None:
     assert none.shape == (2, 0, 2)
 
 
+@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
+@pytest.mark.parametrize("weighted", [True, False])
+def test_bags_of_one_size_change_no_bit_and_no_message(combiner: str, *, weighted: bool) -> None:
+    rng, hotness, num_samples = np.random.default_rng(5), [1, 3, 1], 700
+    tables = [
+        rng.standard_normal((rows, dim)).astype(np.float32) for rows, dim in ((50, 8), (9, 16), (40, 128), (7, 4))
+    ]
+    tables[0][0] = -0.0
+    even_ids = [rng.integers(0, len(table), num_samples * h) for table, h in zip(tables, hotness, strict=False)]
+    # The bags of the last feature are uneven, so all are found by offsets where it is there.
+    ids = np.concatenate([*even_ids, [3, 4]])
+    lengths = np.concatenate([np.repeat(hotness, num_samples), np.repeat([0, 2], [num_samples - 1, 1])])
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    grad = rng.standard_normal((num_samples, 156)).astype(np.float32)
+    weights = rng.random(len(ids), np.float32)
+
+    def call(num_features: int) -> Call:
+        num_bags = num_features * num_samples
+        num_ids = offsets[num_bags]
+        width = sum(table.shape[1] for table in tables[:num_features])
+        options = {"feature_tables": range(num_features), "combiners": [combiner] * num_features}
+        options |= {"weights": weights[:num_ids]} if weighted else {}
+        return Call(
+            tables[:num_features],
+            ids[:num_ids],
+            offsets[: num_bags + 1],
+            options,
+            np.ascontiguousarray(grad[:, :width]),
+        )
+
+    assert call(4).look_up()[:, :152].tobytes() == call(3).look_up().tobytes()
+    for one, other in zip(call(4).gradients(), call(3).gradients(), strict=False):
+        assert (one.ids.tobytes(), one.rows.tobytes()) == (other.ids.tobytes(), other.rows.tobytes())
+    ids[num_samples + 11] = 9
+    for num_features in (3, 4):
+        with pytest.raises(IdOutOfRangeError, match=r"id 9 of feature 1 \(sample 3, position 2 in its bag\)"):
+            call(num_features).look_up()
+        with pytest.raises(IdOutOfRangeError, match=r"id 9 of feature 1 \(sample 3, position 2 in its bag\)"):
+            call(num_features).gradients()
+
+
 def test_no_samples_and_no_tables() -> None:
     none = np.zeros(0, np.int64)
     table = np.zeros((3, 4), np.float32)

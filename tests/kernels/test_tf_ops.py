@@ -285,6 +285,16 @@ def test_gradient_in_a_while_loop() -> None:
     np.testing.assert_array_equal(gradient(3)[:, 0], [0, 1, 3, 2, 0])
 
 
+def test_offsets_are_the_sums_of_lengths() -> None:
+    lengths = np.random.default_rng(2).integers(0, 9, (3, 40_000))
+    offsets = tf.function(tf_ops.offsets_from_lengths, input_signature=[tf.TensorSpec([3, None], tf.int64)])
+    assert offsets.get_concrete_function().output_shapes == [None]
+    np.testing.assert_array_equal(offsets(tf.constant(lengths)), np.concatenate([[0], np.cumsum(lengths)]))
+    np.testing.assert_array_equal(tf_ops.offsets_from_lengths(tf.zeros([2, 0], tf.int64)), [0])
+    with pytest.raises(UnsupportedError, match="offsets_from_lengths has no XLA version"):
+        tf.function(tf_ops.offsets_from_lengths, jit_compile=True)(tf.constant(lengths))
+
+
 def test_features_in_three_forms_are_joined() -> None:
     table = tf.Variable(np.arange(10, dtype=np.float32).reshape(10, 1))
     ragged = tf.ragged.constant([[1, 2], []], dtype=tf.int64)

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
+from rankhouse.kernels import tf_ops
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -28,7 +30,7 @@ class Batch:
     @property
     def offsets(self) -> tf.Tensor:
         """Where bags begin, int64 [F * B + 1]."""
-        return tf.concat([[0], tf.cumsum(tf.reshape(self.lengths, [-1]))], axis=0)
+        return tf_ops.offsets_from_lengths(self.lengths)
 
     @property
     def counts(self) -> tf.Tensor:
