@@ -224,8 +224,8 @@ def _dense_seconds(workload: Workload, cluster: Cluster) -> float:
 def _check(plan: Plan, workload: Workload, cluster: Cluster) -> None:
     if plan.num_ranks != cluster.num_ranks:
         raise PlanError(
-            f"the plan is for {plan.num_ranks} ranks, but the cluster has {cluster.num_ranks}; make one for as many, as by "
-            f"`rankhouse plan --ranks {cluster.num_ranks}`, or let parallel.plan=auto make it"
+            f"the plan is for {plan.num_ranks} ranks, but the cluster has {cluster.num_ranks}; make one for as many, "
+            f"as by `rankhouse plan --ranks {cluster.num_ranks}`, or let parallel.plan=auto make it"
         )
     planned = [(table.name, table.num_rows, table.dim) for table in plan.tables]
     trained = [(load.table.name, load.table.num_rows, load.table.dim) for load in workload.tables]
