@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,30 @@ def test_a_row_that_another_key_gets_starts_anew_with_its_slots() -> None:
     assert np.array_equal(initial[1], first[0])
     momentum = optimizer.slots(layer.shards[0].variable)["momentum"].numpy()
     assert sorted(momentum[:, 0].tolist()) == pytest.approx([-0.35, -0.2])
+
+
+def test_steps_in_one_function_are_those_of_functions_of_their_own() -> None:
+    batches = [[1, 2], [3, 4], [5, 6], [1, 3]]
+    tables = []
+    for calls in ([batches], [[batch] for batch in batches]):
+        layer, _, optimizer = one_table(rows=2, when_full="oldest")
+        variables = layer.trainable_variables
+        for call in calls:
+            train = tf.function(partial(several_steps, layer, optimizer, variables), autograph=False)
+            train(tf.constant(call, tf.int64))
+        tables += layer.get_weights()
+    assert tables[0].keys.tolist() == tables[1].keys.tolist() == [1, 3]
+    np.testing.assert_allclose(tables[0].rows, tables[1].rows, rtol=1e-4)
+
+
+def several_steps(layer: Any, optimizer: Optimizer, variables: list[tf.Variable], batches: tf.Tensor) -> None:
+    for keys in tf.unstack(batches):
+        with tf.GradientTape() as tape:
+            _, single = layer([keys[:, tf.newaxis], keys], training=True)
+            # A step that lasts longer than it takes to learn the keys of the next one.
+            long = tf.fill([1000, 1000], tf.stop_gradient(tf.reduce_sum(single)))
+            loss = tf.reduce_sum(single) * tf.reduce_mean(long @ long)
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
 
 
 def test_a_key_gets_a_row_when_it_was_seen_often_enough() -> None:

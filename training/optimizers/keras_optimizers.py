@@ -90,7 +90,8 @@ class _AveragingOptimizer:
         return _belonging_to(super().add_slot(var, *args, **options), var)  # type: ignore[misc]
 
     def _note_host_tables(self, variables: Any) -> None:
-        tables = _host_tables(variables)
+        # What a function returns is known when the loss was computed; `build` is given it then.
+        tables = [] if callable(variables) else _host_tables(tf.nest.flatten(variables))
         if tables and not _leaves_rows_alone(self):
             raise OptimizerError(
                 f"table {tables[0].table!r} lies in host memory, but Keras' {type(self).__name__} as it is set up "

@@ -17,6 +17,9 @@ from rankhouse.training.runs.folder import RunFolder
 
 DEFAULT_RECIPE = "dlrm"
 
+# In the place of a memory of which nothing is known: nothing is refused for want of it.
+_UNKNOWN_BYTES = 2.0**60
+
 
 @dataclasses.dataclass(frozen=True)
 class StartRoom:
@@ -144,7 +147,10 @@ def _check_plan(config: Config, room: StartRoom | None) -> None:
     if room is None:
         return
     rooms = [Room("this machine", tuple(range(room.num_ranks)), room.free_bytes or float("inf"))]
-    cluster = cluster_of(config, rooms, hardware_profile(config.parallel.hardware or "2-cores"))
+    hardware = hardware_profile(config.parallel.hardware or "2-cores")
+    if not room.free_bytes:
+        hardware = dataclasses.replace(hardware, memory_bytes=_UNKNOWN_BYTES)
+    cluster = cluster_of(config, rooms, hardware)
     check_room(plan_recipe(config, PreparedDataset.open(config.data.path), cluster), config, rooms)
 
 

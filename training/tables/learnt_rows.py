@@ -136,9 +136,10 @@ class LearntRows:
         with tf.control_dependencies(self._fullness(keys, after)):
             is_new = before != after
             keys, rows = tf.boolean_mask(keys, is_new), tf.boolean_mask(after, is_new)
+        # With the handle TensorFlow starts rows after an update that stands before this in a function of several steps.
         return tf.cond(
             tf.size(rows) > 0,
-            lambda: tf.py_function(self._start, [keys, rows], tf.bool),
+            lambda: tf.py_function(self._start, [keys, rows, self.variable.handle], tf.bool),
             lambda: tf.constant(True),
         )
 
@@ -159,7 +160,7 @@ class LearntRows:
         check = tf.debugging.Assert(~is_full, [message])
         return [] if check is None else [check]
 
-    def _start(self, keys: tf.Tensor, rows: tf.Tensor) -> bool:
+    def _start(self, keys: tf.Tensor, rows: tf.Tensor, _: tf.Tensor) -> bool:
         """Gives new rows their initial values, and starts anew what optimizers keep beside them."""
         step = max(1, _BLOCK_BYTES // (4 * (self._columns[1] - self._columns[0])))
         for at in range(0, len(rows), step):

@@ -54,6 +54,13 @@ def test_on_one_rank_it_is_the_optimizer_that_was_given(optimizer: Any) -> None:
     assert not state_of(optimizer) or optimizer.iterations.numpy() == 0
 
 
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda optimizer: type(optimizer).__module__.rsplit(".")[-1])
+def test_variables_may_be_given_by_a_function(optimizer: Any) -> None:
+    variable = tf.Variable(2.0)
+    distributed_optimizer(optimizer, ranks=ALONE).minimize(lambda: variable * 3.0, lambda: [variable])
+    assert variable.numpy() < 2.0
+
+
 def test_one_rank_leaves_gradients_and_variables_as_they_are() -> None:
     variable, gradient = tf.Variable([1.0, 2.0]), tf.constant([3.0, 4.0])
     reduction = GradientReduction(average=False)

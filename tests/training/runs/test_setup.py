@@ -1,11 +1,13 @@
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from rankhouse.training.errors import ConfigError, DatasetError, PlanError, RunFolderError
 from rankhouse.training.plan import TableSpec, make_plan
+from rankhouse.training.planner.hardware import PROFILES
 from rankhouse.training.runs.folder import Result
 from rankhouse.training.runs.setup import StartRoom, new_run, resumed_run, steps_left
 from tests.training.tiny_dataset import write_tiny_dataset
@@ -69,6 +71,12 @@ def test_what_cannot_start_is_refused_before_it_does(
     with pytest.raises(PlanError, match=message.replace("1000", "1,000")):
         new_run(tmp_path / "run", data=dataset, settings=settings, room=room)
     assert not (tmp_path / "run").exists()
+
+
+def test_where_nobody_knows_the_memory_nothing_is_refused_for_want_of_it(tmp_path: Path, dataset: Path) -> None:
+    replace(PROFILES["2-cores"], memory_bytes=1000.0).save(tmp_path / "tiny.json")
+    settings = ["parallel.plan=auto", f"parallel.hardware={tmp_path}/tiny.json"]
+    assert new_run(tmp_path / "run", data=dataset, settings=settings, room=StartRoom.of(2, "a:1,b:1")).path.is_dir()
 
 
 def test_a_run_keeps_its_plan_until_other_settings_ask_for_another(tmp_path: Path, dataset: Path) -> None:
