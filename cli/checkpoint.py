@@ -64,9 +64,8 @@ def verify(path: Folder) -> None:
     for folder in find_checkpoints(path):
         with console.status(f"verifying {folder}"):
             found = find_damage(folder)
-        state = (
-            f"damaged, {len(found)} faults" if found else f"sound, {_mebibytes(Checkpoint.open(folder).num_bytes)} MiB"
-        )
+        faults = f"{len(found)} fault{'s' if len(found) > 1 else ''}"
+        state = f"damaged, {faults}" if found else f"sound, {_mebibytes(Checkpoint.open(folder).num_bytes)} MiB"
         console.print(f"{folder}: {state}", highlight=False, soft_wrap=True)
         damages += found
     if damages:

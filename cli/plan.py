@@ -160,6 +160,8 @@ def _plan_dataset(
     from rankhouse.training.planner.recipe_plan import plan_recipe
 
     dataset, by_cost = PreparedDataset.open(path), config.parallel.plan == AUTO_PLAN
+    if memory is not None and not by_cost:
+        raise typer.BadParameter("--memory limits a plan by cost; give --hardware too, or --set parallel.plan=auto")
     hardware = hardware or config.parallel.hardware or "here" if by_cost else "2-cores"
     made = plan_recipe(config, dataset, _cluster(ranks, hardware, memory or config.parallel.memory_gib or None))
     if by_cost:

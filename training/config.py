@@ -373,9 +373,10 @@ def override(config: Config, settings: Sequence[str]) -> Config:
 
 def _section(cls: type[Section], document: object, *, prefix: str) -> Section:
     """Builds a dataclass from a mapping; keys and types are checked, the ranges by the class itself."""
-    if not isinstance(document, Mapping):
-        raise ConfigError(f"{prefix or 'a recipe'} must be a mapping of keys to values, not {document!r}")
     hints = typing.get_type_hints(cls)
+    if not isinstance(document, Mapping):
+        where, keys = prefix.rstrip(".") or "a recipe", ", ".join(hints)
+        raise ConfigError(f"{where} must be a mapping of keys to values, not {document!r}; its keys are {keys}")
     for key in document:
         if key not in hints:
             raise ConfigError(f"unknown key {prefix}{key}; {_nearest(str(key), hints, prefix)}")

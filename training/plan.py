@@ -212,7 +212,8 @@ class Plan:
             return cls.from_document(json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError) as exc:
             raise PlanError(
-                f"cannot read a plan from {path} ({exc}); write one by `rankhouse plan DATASET --output {path}`"
+                f"cannot read a plan from {path} ({exc}); write one by `rankhouse plan DATASET --output {path}`, "
+                "or let parallel.plan=auto make one"
             ) from exc
         except PlanError as exc:
             raise PlanError(f"{path}: {exc}") from exc

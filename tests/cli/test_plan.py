@@ -67,6 +67,12 @@ def test_refuses_a_plan_that_is_not_there(dataset: Path) -> None:
         run(dataset, "--set", "parallel.plan=nothing.json")
 
 
+def test_refuses_memory_that_nothing_would_be_held_against(dataset: Path) -> None:
+    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["plan", str(dataset), "--memory", "1"])
+    assert result.exit_code == 2
+    assert "--memory limits a plan by cost; give --hardware too" in result.output
+
+
 def test_plans_a_synthetic_model_and_draws_it(tmp_path: Path) -> None:
     output = run("--model", "tiny", "--ranks", 8, "--hardware", "h100", "--picture", tmp_path / "plan.svg")
     assert output.startswith("55 tables on 8 ranks of h100: ")

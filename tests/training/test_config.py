@@ -88,6 +88,10 @@ def test_steps_of_a_run(settings: TrainingConfig, num_steps: int) -> None:
             "parallel.tables.item.mode is 'grid'; expected one of 'data_parallel'",
         ),
         ("parallel.tables={item: {ranks: [a]}}", "parallel.tables.item.ranks is 'a'; expected an integer"),
+        (
+            "parallel.tables={item: row_wise}",
+            "parallel.tables.item must be a mapping of keys to values, not 'row_wise'; its keys are mode, ranks",
+        ),
         ("parallel.tables=[item]", "parallel.tables is ['item']; expected a mapping such as"),
         ("parallel.hardware=a100", "parallel.hardware is 'a100'; expected none without parallel.plan=auto"),
         ("parallel.memory_gib=-1", "parallel.memory_gib is -1.0; expected a number of at least 0"),
@@ -119,7 +123,7 @@ def test_a_wrong_setting_is_refused_by_name(setting: str, message: str) -> None:
     ("text", "message"),
     [
         ("training: {sed: 1}", "unknown key training.sed; did you mean training.seed?"),
-        ("training: 3", "training. must be a mapping"),
+        ("training: 3", "training must be a mapping"),
         ("- 1", "a recipe must be a mapping"),
         ("a: [", "is not valid YAML"),
     ],

@@ -11,6 +11,7 @@ import ctypes
 import json
 import logging
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -32,6 +33,9 @@ from rankhouse.training.trainer import Trainer
 log = logging.getLogger("rankhouse.training.runs.worker")
 # How many ranks share this machine, as the launchers say it.
 LOCAL_SIZES = ("HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+# A check of ours that failed in a step: its message says all, and the trace of the graph around it nothing that users
+# can mend. TensorFlow's own checks have more after the bracket, and are shown whole.
+_FAILED_CHECK = re.compile(r"^assertion failed: \[([^\n]*)\]$", re.MULTILINE)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -45,8 +49,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _train(RunFolder.open(folder), stop)
     except TrainingError as error:
-        Console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
-        return 1
+        return _say(str(error))
+    except tf.errors.InvalidArgumentError as error:
+        found = _FAILED_CHECK.search(error.message)
+        if found is None:
+            raise
+        return _say(found[1])
+
+
+def _say(error: str) -> int:
+    Console(stderr=True).print(f"[bold red]error:[/] {escape(error)}", highlight=False, soft_wrap=True)
+    return 1
 
 
 def _train(run: RunFolder, stop: StopRequest) -> int:

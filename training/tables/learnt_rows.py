@@ -154,7 +154,8 @@ class LearntRows:
             [
                 f"table {self._name}: all {num_rows} rows of this rank are taken, and there is none for the key ",
                 tf.strings.reduce_join(tf.strings.as_string(homeless[:1])),
-                "; make input_dim larger, or let other keys go by when_full of its VocabularySettings",
+                "; make input_dim larger (the capacity of a KeyedEmbedding), or let other keys go by when_full of its "
+                "VocabularySettings",
             ]
         )
         check = tf.debugging.Assert(~is_full, [message])

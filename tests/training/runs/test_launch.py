@@ -216,6 +216,16 @@ def test_a_rank_that_fails_says_why(tmp_path: Path, dataset: Path, capfd: pytest
     assert "has no split 'tomorrow'" in capfd.readouterr().err
 
 
+def test_a_check_that_fails_in_a_step_is_told_without_a_traceback(
+    tmp_path: Path, dataset: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run(tmp_path / "run", dataset, "parallel.tables={item: {mode: table_wise, device: host, cache_rows: 2}}")
+    assert launch(run, num_ranks=1) == 1
+    error = capfd.readouterr().err
+    assert "different rows of table item at once, but its cache_rows are 2; set cache_rows to " in error
+    assert "Traceback" not in error
+
+
 def test_horovodrun_starts_the_ranks_of_several_hosts(tmp_path: Path, dataset: Path) -> None:
     run = make_run(tmp_path / "run", dataset, "training.max_steps=1000000", "training.epochs=100000")
     stop_us = lambda: os.kill(os.getpid(), signal.SIGINT)  # noqa: E731
