@@ -404,6 +404,8 @@ def _value(expected: Any, value: object, *, key: str) -> Any:
             return float(value)
         except ValueError:
             pass
+    if expected is str and value is None:  # What YAML reads where nothing stands behind the key.
+        return ""
     names = {int: "an integer", float: "a number", str: "a text", bool: "true or false"}
     _check(type(value) is expected, key, value, names[expected])
     return value

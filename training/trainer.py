@@ -16,6 +16,7 @@ from rankhouse.embedding_cache.format.version_record import EVENT_TIME
 from rankhouse.training.checkpoint.checkpoint import continue_checkpoint, load_checkpoint
 from rankhouse.training.checkpoint.files import Checkpoint
 from rankhouse.training.checkpoint.saver import CheckpointSaver
+from rankhouse.training.config import AUTO_PLAN
 from rankhouse.training.continuation import check_continues, check_same_fit, newest_event_learnt
 from rankhouse.training.data.loader import BatchLoader
 from rankhouse.training.data.prepared import PreparedDataset
@@ -73,7 +74,9 @@ class Trainer:
         initial_rows = {name: table.initial_rows for name, table in learnt.tables.items()} if learnt else {}
         newest = self.dataset.split(self.config.data.train_split).newest_event
         self.event_time = newest_event_learnt(newest, before=learnt.event_time if learnt else None)
-        plan = plan_at_start(self.config, self.dataset, ranks=ranks, earlier=run.plan)
+        # Only a plan by cost is kept: measured anew, it could become another one.
+        earlier = run.plan if self.config.parallel.plan == AUTO_PLAN else None
+        plan = plan_at_start(self.config, self.dataset, ranks=ranks, earlier=earlier)
         self.model = RankingModel.build(self.config, self.dataset, ranks=ranks, plan=plan, initial_rows=initial_rows)
         valid_loader = self._open_split(self.config.data.valid_split, shuffle=False)
         group = feature_number(self.dataset.spec, self.config.training.auc_by)

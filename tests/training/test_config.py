@@ -36,6 +36,7 @@ def test_tables_are_decided_by_name() -> None:
     assert config.parallel.tables["ad_*"] == TableConfig(wire_forward="int8", device="host")
     assert parse_config(config.to_yaml(), source="resolved") == config
     assert not override(config, ["parallel.tables={}"]).parallel.tables
+    assert override(config, ["parallel.plan=", "parallel.hardware="]).parallel.plan == ""
 
 
 def test_overrides_are_applied_in_order() -> None:

@@ -244,15 +244,19 @@ def together(ranks: Ranks, work: Callable[[], Any], *, name: str, only_rank: int
         CheckpointError: It failed on some rank.
     """
     answer: dict[str, Any] = {}
+    cause: Exception | None = None
     if only_rank is None or ranks.rank == only_rank:
         try:
             answer["value"] = work()
         except (FormatError, OSError, TrainingError) as exc:
-            answer["error"] = str(exc)
+            answer["error"], cause = str(exc), exc
+        except Exception as exc:  # Whatever it is: the other ranks are going to wait for this one.
+            answer["error"], cause = repr(exc), exc
     answers = ranks.exchange_json(answer, name=name)
     for rank, other in enumerate(answers):
         if "error" in other:
-            raise CheckpointError(other["error"] if ranks.size == 1 else f"rank {rank}: {other['error']}")
+            message = other["error"] if ranks.size == 1 else f"rank {rank}: {other['error']}"
+            raise CheckpointError(message) from cause
     return [other.get("value") for other in answers]
 
 

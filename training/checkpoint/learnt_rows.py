@@ -7,6 +7,7 @@
 A rank that loads one goes through all keys, takes those that fall to it, and reads their rows alone.
 """
 
+import re
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
@@ -109,8 +110,9 @@ def _read_candidates(checkpoint: Checkpoint, rectangle: ShardSpec, placement: Pl
     """Returns keys, counts and steps of the candidates that fall to a rectangle, at most so many of the latest."""
     empty = np.empty(0, np.int64)
     columns = [[empty], [empty], [empty]]
+    pattern = re.compile(re.escape(_candidates_prefix(placement.table)) + r"\d+-\d+\.safetensors")
     for file in sorted(checkpoint.files):
-        if file.startswith(_candidates_prefix(placement.table)):
+        if pattern.fullmatch(file):
             tensors = checkpoint.tensors(file)
             for column, name in zip(columns, ("keys", "counts", "last_steps"), strict=True):
                 column.append(tensors[name])

@@ -77,11 +77,13 @@ def _by_size(config: Config, workload: Workload, num_ranks: int) -> Plan:
     threshold = config.parallel.data_parallel_threshold_rows
     plan = make_plan(tables, num_ranks=num_ranks, data_parallel_threshold_rows=threshold)
     decided = read_constraints(recipe_constraints(config), [table.name for table in tables], num_ranks=num_ranks)
-    placements = [
-        _decided(plan, load, decided[placement.table], workload) if placement.table in decided else placement
-        for load, placement in zip(workload.tables, plan.placements, strict=True)
-    ]
-    return replace(plan, placements=tuple(placements))
+    for number, load in enumerate(workload.tables):
+        name = load.table.name
+        if name in decided:
+            # In turn, so that each table that needs a rank finds out what those before it left to the ranks.
+            placement = _decided(plan, load, decided[name], workload)
+            plan = replace(plan, placements=(*plan.placements[:number], placement, *plan.placements[number + 1 :]))
+    return plan
 
 
 def _decided(plan: Plan, load: TableLoad, constraint: Constraint, workload: Workload) -> Placement:

@@ -1,4 +1,4 @@
-"""What would fit, where a workload does not: more ranks, smaller slots, tables in the host's memory."""
+"""What would fit, where a workload does not: more ranks, smaller slots, fewer samples, tables in the host's memory."""
 
 import math
 from collections.abc import Callable
@@ -38,13 +38,14 @@ def what_would_fit(
 def remedies(workload: Workload, cluster: Cluster, plan: Callable[[Workload, Cluster], Forecast]) -> list[str]:
     """Returns what would fit, a line for each way; the arguments are those of `what_would_fit`."""
     tables = table_bytes(workload)
-    lines = [f"- {_more_ranks(tables, workload, cluster, plan)}"]
-    for what, smaller in _smaller(workload):
-        verdict = "fits" if _fits(smaller, cluster, plan) else "does not fit either"
-        lines.append(f"- {what}: {gibibytes(table_bytes(smaller) / cluster.num_ranks)} a rank, {verdict}")
+    lines = [_more_ranks(tables, workload, cluster, plan)]
+    for what, smaller in _smaller(tables, workload, cluster):
+        if _fits(smaller, cluster, plan):
+            lines.append(f"{what}: {gibibytes(table_bytes(smaller) / cluster.num_ranks)} of tables and slots a rank")
     if workload.may_lie_on_host:
-        lines.append(f"- {_on_host(tables, workload, cluster)}")
-    return lines
+        lines += _on_host(tables, workload, cluster, plan)
+    tried = "nothing that was tried: more ranks, fewer slots, fewer samples"
+    return [f"- {line}" for line in (list(filter(None, lines)) or [tried])]
 
 
 def table_bytes(workload: Workload) -> float:
@@ -71,32 +72,40 @@ def _more_ranks(
             break
         if _fits(workload, replace(cluster, num_ranks=num_ranks), plan):
             return f"more ranks with as much memory each: it fits {num_ranks}"
-    return f"more ranks: no number up to {min(math.ceil(least * _MARGINS[-1]), _MOST_RANKS)} was found to do"
+    return ""
 
 
-def _smaller(workload: Workload) -> list[tuple[str, Workload]]:
+def _smaller(tables: float, workload: Workload, cluster: Cluster) -> list[tuple[str, Workload]]:
+    smaller = []
     if any(len(workload.optimizer.slot_shape(2, 2)) == 2 for _ in workload.optimizer.slot_names):
-        return [("row-wise Adagrad, one number for a row", replace(workload, optimizer=RowwiseAdagrad()))]
-    return []
+        smaller.append(("row-wise Adagrad, one number for a row", replace(workload, optimizer=RowwiseAdagrad())))
+    if workload.batch_size > 1 and tables < cluster.num_ranks * cluster.usable_bytes:
+        half = workload.batch_size // 2
+        smaller.append((f"half the samples in a step, {half}", replace(workload, batch_size=half)))
+    return smaller
 
 
-def _on_host(tables: float, workload: Workload, cluster: Cluster) -> str:
-    """Says which tables to put into the host's memory."""
-    excess, room = tables - cluster.num_ranks * cluster.usable_bytes, cluster.hardware.host_memory_bytes
+def _on_host(
+    tables: float, workload: Workload, cluster: Cluster, plan: Callable[[Workload, Cluster], Forecast]
+) -> list[str]:
+    """Says which tables to put into the host's memory; nothing where that is too small, or the others do not fit."""
+    excess, hardware = tables - cluster.num_ranks * cluster.usable_bytes, cluster.hardware
     sizes = {load.table.name: workload.table_bytes(load.table) for load in workload.tables}
     moved: list[str] = []
     for name in least_used(workload):
         if sum(sizes[item] for item in moved) >= max(excess, 0.0) + 0.1 * tables:
             break
         moved.append(name)
+    left = tuple(load for load in workload.tables if load.table.name not in moved)
+    if left and not _fits(replace(workload, tables=left), cluster, plan):
+        return []
     total = sum(sizes[name] for name in moved)
     some = ", ".join(moved[:3]) + (f" and {len(moved) - 3} more" if len(moved) > 3 else "")
-    if cluster.hardware.shares_host_memory:
-        return (
-            f'device "host" with a host_folder for {some}: {gibibytes(total)} in files, of which some rows are cached'
-        )
-    fits = "have room for" if total <= room * cluster.num_ranks else "have no room for, but other ranks might,"
-    return f'device "host" for {some}: {gibibytes(total)} that the hosts {fits}'
+    if hardware.shares_host_memory:
+        return [f'device "host" with a host_folder for {some}: {gibibytes(total)} in files, with some rows cached']
+    if total > hardware.host_memory_bytes * cluster.num_ranks:
+        return []
+    return [f'device "host" for {some}: {gibibytes(total)} that the hosts have room for']
 
 
 def _fits(workload: Workload, cluster: Cluster, plan: Callable[[Workload, Cluster], Forecast]) -> bool:

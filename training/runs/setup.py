@@ -180,6 +180,12 @@ def _checked(config: Config, data: Path | None) -> Config:
         config.parallel,
         plan=_absolute(config.parallel.plan, words=("", AUTO_PLAN)),
         hardware=_absolute(config.parallel.hardware, words=("", *PROFILES)),
+        tables={
+            name: dataclasses.replace(table, host_folder=str(Path(table.host_folder).resolve()))
+            if table.host_folder
+            else table
+            for name, table in config.parallel.tables.items()
+        },
     )
     return dataclasses.replace(config, parallel=parallel)
 

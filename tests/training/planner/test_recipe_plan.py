@@ -55,6 +55,8 @@ def test_tables_lie_by_size_but_for_those_that_the_recipe_decides(dataset: Prepa
     assert [placement.mode for placement in spread.placements] == ["row_wise"] * 3
     assert spread.wires == dict.fromkeys(("shop", "item", "user"), WireDtypes("float32", "float32"))
     assert len(plan_recipe(recipe(decided), dataset, cluster(1)).plan.shards_of(0)) == 3
+    hosted = plan_recipe(recipe('parallel.tables={"*": {device: host, cache_rows: 9}}'), dataset, cluster(3)).plan
+    assert {placement.ranks for placement in hosted.placements} == {(0,), (1,), (2,)}
 
 
 def test_a_recipe_takes_a_plan_by_cost_or_a_document(dataset: PreparedDataset, tmp_path: Path) -> None:

@@ -79,6 +79,15 @@ def test_where_nobody_knows_the_memory_nothing_is_refused_for_want_of_it(tmp_pat
     assert new_run(tmp_path / "run", data=dataset, settings=settings, room=StartRoom.of(2, "a:1,b:1")).path.is_dir()
 
 
+def test_a_folder_of_tables_is_the_same_wherever_a_run_goes_on(
+    tmp_path: Path, dataset: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = ["parallel.tables={user: {device: host, cache_rows: 9, host_folder: scratch}}"]
+    run = new_run(Path("run"), recipe="dlrm", data=dataset, settings=settings)
+    assert run.config.parallel.tables["user"].host_folder == str(tmp_path / "scratch")
+
+
 def test_a_run_keeps_its_plan_until_other_settings_ask_for_another(tmp_path: Path, dataset: Path) -> None:
     plan = make_plan([TableSpec("user", 30, 4)], num_ranks=2)
     run = new_run(tmp_path / "run", data=dataset, settings=[f"parallel.plan={os.path.relpath(tmp_path)}/plan.json"])
