@@ -37,24 +37,30 @@ def balance(choices: Sequence[Choice], names: Sequence[str], *, num_ranks: int, 
         raise NoRoomError("dense layers, activations and buffers leave no memory for tables")
     ranks = _Ranks(choices, num_ranks, budget_bytes)
     order = sorted(range(len(choices)), key=lambda number: (-ranks.size_of(choices[number]), number))
-    placements = [replace(choice.placement, table=name) for choice, name in zip(choices, names, strict=True)]
+    owners: dict[int, list[int]] = {}
     for number in sorted(order, key=lambda number: not choices[number].is_everywhere):
         choice = choices[number]
         try:
             if choice.is_everywhere:
                 ranks.add_everywhere(choice)
             elif choice.placement.mode == "row_wise":
-                placements[number] = ranks.give_rows(choice, placements[number])
+                owners[number] = ranks.give_rows(choice)
             else:
-                shards = choice.placement.shards
-                owners: list[int] = []
-                for position in range(len(shards)):
-                    owners.append(ranks.give(choice, position, apart_from=owners))
-                moved = [_moved(shard, rank) for shard, rank in zip(shards, owners, strict=True)]
-                placements[number] = _joined(placements[number], moved)
+                owners[number] = []
+                for position in range(len(choice.placement.shards)):
+                    owners[number].append(ranks.give(choice, position, apart_from=owners[number]))
         except NoRoomError as error:
             raise NoRoomError(f"table {names[number]!r} ({choice.placement.mode}): {error}") from error
-    return placements
+    # Only now: most attempts at a cluster that is nearly full end above, and hundreds of ranks have a million parts.
+    return [_placed(choice, name, owners.get(at)) for at, (choice, name) in enumerate(zip(choices, names, strict=True))]
+
+
+def _placed(choice: Choice, name: str, owners: Sequence[int] | None) -> Placement:
+    placement = replace(choice.placement, table=name)
+    if owners is None:
+        return placement
+    moved = tuple(_moved(shard, rank) for shard, rank in zip(placement.shards, owners, strict=True))
+    return replace(placement, shards=moved) if placement.mode == "row_wise" else _joined(placement, moved)
 
 
 class _Ranks:
@@ -100,8 +106,11 @@ class _Ranks:
         self._busy[:, rank], self._full[rank] = busy[:, rank], full[rank]
         return rank
 
-    def give_rows(self, choice: Choice, placement: Placement) -> Placement:
-        """Gives each of some ranks one range of rows: frequent ids may all lie in the first, so the idlest takes it."""
+    def give_rows(self, choice: Choice) -> list[int]:
+        """Gives each of some ranks one range of rows: frequent ids may all lie in the first, so the idlest takes it.
+
+        Returns the ranks in the order of the ranges.
+        """
         shards = choice.placement.shards
         ranks = np.array(choice.placement.ranks if len(shards) < len(self._full) else range(len(self._full)))
         ranks = ranks[np.argsort((self._weights * self._busy[:, ranks]).sum(axis=0), kind="stable")]
@@ -110,9 +119,9 @@ class _Ranks:
         self._full[ranks] += choice.part_bytes[parts] / self._budget
         if self._full.max() > 1:
             raise NoRoomError(self._no_room(choice, int(np.argmax(choice.part_bytes))))
-        owners = dict(zip(parts.tolist(), ranks.tolist(), strict=True))
-        moved = tuple(_moved(shard, owners[at]) for at, shard in enumerate(shards))
-        return replace(placement, shards=moved)
+        owners = np.empty(len(shards), np.int64)
+        owners[parts] = ranks
+        return [int(rank) for rank in owners]
 
     def _no_room(self, choice: Choice, position: int) -> str:
         return (
