@@ -42,8 +42,8 @@ ALLOCATOR = ":".join(
 )
 
 # Milliseconds after which Horovod looks again for exchanges that all ranks are ready for. Each exchange waits for that,
-# so its own 1 is long beside a step's four exchanges of 1 to 3 ms each. On two busy cores 0.5 made steps of 2048 samples
-# 0.6 to 1.04 times as long, and those of 8192 no shorter; 0.2 and 0.1 were not clearly better.
+# so its own 1 is long beside a step's four exchanges of 1 to 3 ms each. On two busy cores 0.5 made steps of 2048
+# samples 0.64 to 1.04 times as long, and those of 8192 no shorter; 0.2 and 0.1 were not clearly better.
 HOROVOD_SETTINGS = {"HOROVOD_CYCLE_TIME": "0.5"}
 
 
