@@ -74,7 +74,7 @@ def load() -> ctypes.CDLL:
     """Loads the library on the first call, and returns it. Any thread may call it.
 
     Raises:
-        LibraryError: It is missing, or of another version than this code.
+        LibraryError: It is missing, or of another version than this code, or lacks a function.
     """
     kernels.load()
     path = kernels.find("librankhouse_engine.so", rankhouse.embedding_cache)
@@ -87,6 +87,7 @@ def load() -> ctypes.CDLL:
         raise LibraryError(
             f"{path} has ABI version {version}: expected {ABI_VERSION}; build it with `make setup` or `pip install .`"
         )
+    kernels.require(library, _FUNCTIONS)
     for name, arguments in _FUNCTIONS.items():
         function = getattr(library, name)
         function.argtypes = arguments

@@ -212,6 +212,7 @@ def _raw_batch(arrays: dict[str, npt.NDArray[Any]]) -> _RawBatch:
 @cache
 def _load() -> ctypes.CDLL:
     engine = library.load()
+    kernels.require(engine, [f"rh_transform_{name}" for name in ("open", "close", "get_shape", "apply")])
     pointer = ctypes.c_void_p
     engine.rh_transform_open.argtypes = [ctypes.c_char_p, pointer, _INT64, pointer]
     engine.rh_transform_close.argtypes = [pointer]

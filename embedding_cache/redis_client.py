@@ -59,6 +59,7 @@ _NO_STATUS = ("rh_redis_destroy", "rh_redis_file_close")
 @cache
 def _load() -> ctypes.CDLL:
     loaded = library.load()
+    kernels.require(loaded, _FUNCTIONS)
     for name, arguments in _FUNCTIONS.items():
         function = getattr(loaded, name)
         function.argtypes = arguments

@@ -1,6 +1,7 @@
 """The compiled library: finds it, loads it once, declares its functions, turns its statuses into errors."""
 
 import ctypes
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -277,11 +278,22 @@ def load() -> ctypes.CDLL:
         raise LibraryError(
             f"{path} has ABI version {version}: expected {ABI_VERSION}; build it with `make setup` or `pip install .`"
         )
-    missing = [name for name in _FUNCTIONS if not hasattr(library, name)]
-    if missing:
-        raise LibraryError(f"{path} has no {', '.join(missing)}: build it with `make setup` or `pip install .`")
+    require(library, _FUNCTIONS)
     declare(library)
     return library
+
+
+def require(library: ctypes.CDLL, names: Iterable[str]) -> None:
+    """Checks that a library has functions.
+
+    Raises:
+        LibraryError: It lacks some: it was built from other sources than this code.
+    """
+    missing = [name for name in names if not hasattr(library, name)]
+    if missing:
+        raise LibraryError(
+            f"{library._name} has no {', '.join(missing)}: build it with `make setup` or `pip install .`"
+        )
 
 
 def declare(library: ctypes.CDLL) -> None:

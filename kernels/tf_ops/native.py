@@ -1,7 +1,8 @@
 """The compiled TensorFlow ops, and the checks that all views of them share."""
 
 from functools import cache
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn
 
 import tensorflow as tf
 from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
@@ -12,7 +13,7 @@ from rankhouse.kernels.errors import ArgumentError, LibraryError, UnsupportedErr
 
 @cache
 def ops() -> Any:
-    """Loads the ops on the first call, and returns their module.
+    """Loads the ops on the first call, and returns their module; one that it lacks is a LibraryError too.
 
     Raises:
         LibraryError: They are missing, or were built for another TensorFlow.
@@ -20,12 +21,28 @@ def ops() -> Any:
     path = library.find("librankhouse_tf_ops.so")
     library.load()  # checks the version of what the ops stand on
     try:
-        return tf.load_op_library(str(path))
+        loaded = tf.load_op_library(str(path))
     except tf.errors.NotFoundError as exc:
         raise LibraryError(
             f"{path} cannot be loaded by TensorFlow {tf.__version__}; it was built for another: build it again with "
             f"`make setup` or `pip install .` ({exc})"
         ) from exc
+    refuse_missing_ops(loaded, path)
+    return loaded
+
+
+def refuse_missing_ops(loaded: Any, path: Path) -> None:
+    """Has a module of ops raise LibraryError for one that it lacks; those that it has cost nothing more."""
+
+    def missing(name: str) -> NoReturn:
+        # What Python itself looks for in any module (`__path__`, `__wrapped__`) has to be an AttributeError.
+        error: type[Exception] = LibraryError if name.startswith("rankhouse_") else AttributeError
+        raise error(
+            f"{path} has no op {name}: it was built from other sources than this code; build it again with "
+            "`make setup` or `pip install .`"
+        )
+
+    loaded.__getattr__ = missing
 
 
 def check_variable(variable: tf.Variable, name: str) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from rankhouse.kernels import arrays, tf_ops
 from rankhouse.kernels import rows as rows_module
 from rankhouse.kernels.bags import FixedHotness
-from rankhouse.kernels.errors import ArgumentError, UnsupportedError
+from rankhouse.kernels.errors import ArgumentError, LibraryError, UnsupportedError
 from rankhouse.kernels.optimizer_settings import Adagrad
 from rankhouse.kernels.tf_ops.native import ops
 from tests.kernels.batches import BAD_IDS, Batch, bad_id_message, batches, make_batch, with_bad_id
@@ -324,3 +324,9 @@ def test_huge_pages_leave_a_table_as_it_was() -> None:
     table = tf.Variable(values)
     tf_ops.advise_huge_pages(table)
     np.testing.assert_array_equal(table, values)
+
+
+def test_ops_of_an_older_build_are_refused_where_they_lack_one() -> None:
+    with pytest.raises(LibraryError, match=r"tf_ops\.so has no op rankhouse_of_tomorrow: .* again with `make setup`"):
+        ops().rankhouse_of_tomorrow()
+    assert not hasattr(ops(), "__wrapped__")
