@@ -29,6 +29,7 @@ from rankhouse.training.plan import Plan, ShardSpec, TableSpec, make_plan
 from rankhouse.training.ranks import Ranks
 from rankhouse.training.tables.host_rows import HostRowsStats
 from rankhouse.training.tables.initial_values import InitialValues
+from rankhouse.training.tables.keras_saves import refuse_saved, refuse_variables, refuse_whole_reads
 from rankhouse.training.tables.learnt_rows import LearntRows
 from rankhouse.training.tables.owned_variables import mark_owned
 from rankhouse.training.tables.specs import EmbeddingSpec, Input, resolve_inputs, spec_of
@@ -364,17 +365,14 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
         return host_stats(self.shards)
 
     def save_own_variables(self, store: Any) -> None:
-        """Has Keras save the layer's variables.
-
-        Raises:
-            EmbeddingError: A table lies on the host, and its variable has some of the rows only; or it learns its keys.
-        """
-        if tables := [shard.table for shard in self.shards if shard.row_map]:
-            raise EmbeddingError(
-                f"table {tables[0]!r} of {self.name!r} lies in host memory or learns its keys, which Keras would leave "
-                "out; save a checkpoint (CheckpointSaver), or what get_weights returns"
-            )
+        """Has Keras save the layer's variables; `keras_saves.py` has what is refused."""
+        refuse_variables(self.shards, self.name)
         super().save_own_variables(store)
+
+    def _trackable_children(self, save_type: str = "checkpoint", **options: Any) -> Any:
+        """Has TensorFlow save, or load, the layer."""
+        refuse_saved(self.shards, self.name, save_type=save_type)
+        return super()._trackable_children(save_type, **options)
 
     def get_config(self) -> dict[str, Any]:
         """Returns what makes an equal layer, apart from the ranks, the plan and the wire, which belong to the run."""
@@ -467,6 +465,7 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
                 variable = self.add_weight(spec.name + part, shape=shape, initializer="zeros", dtype=tf.float32)
             learnt = None if values else self._make_learnt(spec, shard, variable)
             made.append(TableShard.of(placement, shard, variable, learnt=learnt))
+            refuse_whole_reads(made[-1], self.name)
             for start, rows in values.blocks(shard) if values else ():
                 write_rows(variable, start, rows)
         return made

@@ -142,5 +142,16 @@ def test_keras_optimizers_that_would_forget_rows_are_refused() -> None:
 
 
 def test_keras_does_not_save_a_cache_for_a_table(tmp_path: Path) -> None:
-    with pytest.raises(EmbeddingError, match="'a' of 'tables' lies in host memory or learns its keys"):
-        keras_model(5, "sgd").save_weights(tmp_path / "model.weights.h5")
+    model = keras_model(5, "sgd")
+    for save in (
+        lambda: model.save_weights(tmp_path / "model.weights.h5"),
+        lambda: model.save_weights(tmp_path / "old.h5"),
+        lambda: model.save_weights(tmp_path / "checkpoint"),
+        lambda: model.save(tmp_path / "model.keras"),
+        lambda: model.save(tmp_path / "saved_model"),
+        lambda: tf.train.Checkpoint(model=model).write(str(tmp_path / "tensorflow")),
+        model.get_weights,
+    ):
+        with pytest.raises(EmbeddingError, match="'a' of 'tables' lies in host memory or learns its keys"):
+            save()
+    assert model.get_layer("tables").get_weights()[0].shape == (300, 4)

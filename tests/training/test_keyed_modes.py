@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras
 
 from rankhouse.kernels.optimizer_settings import Momentum
 from rankhouse.training.checkpoint.checkpoint import load_checkpoint
@@ -194,6 +195,10 @@ def test_what_tensorflow_saves_has_the_keys_and_what_keras_would_leave_out_is_re
         assert np.array_equal(found, expected)
     with pytest.raises(EmbeddingError, match="lies in host memory or learns its keys, which Keras"):
         layer.save_own_variables({})
+    with pytest.raises(EmbeddingError, match="or what this layer's get_weights returns"):
+        tf_keras.backend.batch_get_value(layer.weights)  # As for HDF5 files, and for a model's `get_weights`.
+    with pytest.raises(EmbeddingError, match=r"a plain model \(save_standalone\)"):
+        tf.saved_model.save(layer, str(tmp_path / "saved_model"))
 
 
 def test_refuses_what_a_vocabulary_cannot_do() -> None:
