@@ -10,28 +10,12 @@ import tensorflow as tf
 
 from rankhouse.embedding_cache.format.vocabulary import UNKNOWN_ID
 from rankhouse.training.auc import grouped_auc, roc_auc
-from rankhouse.training.data.feature_spec import FeatureSpec
 from rankhouse.training.data.loader import BatchLoader
 from rankhouse.training.data.rows import Batch
-from rankhouse.training.errors import ConfigError, DivergedError
+from rankhouse.training.errors import DivergedError
 from rankhouse.training.models.ranking_model import RankingModel
 from rankhouse.training.ranks import Ranks
 from rankhouse.training.runs.observers import EvaluationMetrics
-
-
-def feature_number(spec: FeatureSpec, auc_by: str) -> int | None:
-    """Returns where among the categorical features that stands which `training.auc_by` names; None for an empty name.
-
-    Raises:
-        ConfigError: There is no such feature, or its samples may have several values.
-    """
-    names = [feature.name for feature in spec.categorical if not feature.is_list]
-    if auc_by and auc_by not in names:
-        raise ConfigError(
-            f"training.auc_by is {auc_by!r}: expected a categorical feature with one value in each sample, of which "
-            f"there are {', '.join(names) or 'none'}; or leave it empty"
-        )
-    return [feature.name for feature in spec.categorical].index(auc_by) if auc_by else None
 
 
 class Evaluator:

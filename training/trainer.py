@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rankhouse.embedding_cache.format.version_record import EVENT_TIME
+from rankhouse.training.auc_groups import feature_number
 from rankhouse.training.checkpoint.checkpoint import continue_checkpoint, load_checkpoint
 from rankhouse.training.checkpoint.files import Checkpoint
 from rankhouse.training.checkpoint.saver import CheckpointSaver
@@ -22,7 +23,7 @@ from rankhouse.training.data.loader import BatchLoader
 from rankhouse.training.data.prepared import PreparedDataset
 from rankhouse.training.data.rows import Batch
 from rankhouse.training.errors import CheckpointError, DatasetError, DivergedError
-from rankhouse.training.evaluation import Evaluator, feature_number
+from rankhouse.training.evaluation import Evaluator
 from rankhouse.training.exchange.traffic import Traffic
 from rankhouse.training.models.ranking_model import RankingModel
 from rankhouse.training.planner.at_start import plan_at_start

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
+from rankhouse.training.auc_groups import feature_number
 from rankhouse.training.checkpoint.files import Checkpoint
 from rankhouse.training.checkpoint.host_memory import free_bytes
 from rankhouse.training.config import AUTO_PLAN, Config, load_recipe, override
@@ -174,6 +175,7 @@ def _checked(config: Config, data: Path | None) -> Config:
     dataset = PreparedDataset.open(path)
     for split in (config.data.train_split, config.data.valid_split):
         dataset.split(split)
+    feature_number(dataset.spec, config.training.auc_by)
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, path=str(path)))
     # Ranks and later starts may have another working directory.
     parallel = dataclasses.replace(

@@ -132,3 +132,11 @@ def test_a_missing_split_is_noticed_before_training(tmp_path: Path, dataset: Pat
 def test_only_a_run_is_resumed(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match="is not the folder of a run"):
         resumed_run(tmp_path / "nothing")
+
+
+def test_a_feature_that_the_auc_is_asked_within_is_looked_for_before_training(tmp_path: Path, dataset: Path) -> None:
+    with pytest.raises(ConfigError, match=r"training\.auc_by is 'usr': .* there are .*; did you mean 'user'\?"):
+        new_run(tmp_path / "run", data=dataset, settings=["training.auc_by=usr"])
+    run = new_run(tmp_path / "run", data=dataset, settings=["training.auc_by=user"])
+    with pytest.raises(ConfigError, match=r"training\.auc_by is 'visitor'"):
+        resumed_run(run.path, settings=["training.auc_by=visitor"])
