@@ -1,4 +1,5 @@
 import sys
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -6,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from rankhouse.training.auc import roc_auc
+from rankhouse.training.auc import grouped_auc, roc_auc
 from rankhouse.training.checkpoint.checkpoint import together
 from rankhouse.training.errors import AucUndefinedError, CheckpointError, RanksError
 from rankhouse.training.ranks import Ranks
@@ -47,6 +48,7 @@ def exchange_everything(ranks: Ranks, directory: Path) -> dict[str, Any]:
         "refusal": refusal(ranks),
         "auc": auc_of_parts(ranks),
         "auc_refusal": auc_refusal(ranks),
+        "grouped_auc": grouped_auc_of_parts(ranks),
         "bytes": {name: [each.sent, each.received] for name, each in ranks.traffic.read().items()},
     }
 
@@ -67,11 +69,23 @@ def samples() -> tuple[np.ndarray, np.ndarray]:
     return generator.integers(0, 2, 999).astype(np.float32), generator.integers(0, 50, 999).astype(np.float32)
 
 
+# The ranks hold 700, 0 and 299 samples.
+PARTS = [slice(0, 700), slice(0, 0), slice(700, 999)]
+
+
 def auc_of_parts(ranks: Ranks) -> float:
-    """The ranks hold 700, 0 and 299 samples."""
-    part = [slice(0, 700), slice(0, 0), slice(700, 999)][ranks.rank]
-    labels, scores = samples()
-    return roc_auc(labels[part], scores[part], ranks=ranks)
+    labels, scores = (values[PARTS[ranks.rank]] for values in samples())
+    return roc_auc(labels, scores, ranks=ranks)
+
+
+def groups() -> np.ndarray:
+    """Of 60 groups, most lie on two ranks; the last 20 samples are groups of one class."""
+    return np.append(np.random.default_rng(6).integers(-30, 30, 979), np.arange(100, 120))
+
+
+def grouped_auc_of_parts(ranks: Ranks) -> list[Any]:
+    labels, scores, of_samples = (values[PARTS[ranks.rank]] for values in (*samples(), groups()))
+    return list(astuple(grouped_auc(labels, scores, of_samples, ranks=ranks)))
 
 
 def auc_refusal(ranks: Ranks) -> str:
@@ -134,6 +148,23 @@ def test_a_failure_on_one_rank_is_raised_on_all(answers: list[Any]) -> None:
 def test_auc_over_uneven_ranks_is_that_of_one(answers: list[Any]) -> None:
     labels, scores = samples()
     assert {answer["auc"] for answer in answers} == {roc_auc(labels, scores, ranks=Ranks(0, 1))}
+
+
+@pytest.mark.horovod
+def test_auc_within_groups_that_lie_on_several_ranks_is_the_mean_of_theirs(answers: list[Any]) -> None:
+    (labels, scores), of_samples = samples(), groups()
+    areas, sizes = [], []
+    for group in np.unique(of_samples):
+        is_positive, own_scores = labels[of_samples == group] == 1, scores[of_samples == group]
+        if is_positive.any() and not is_positive.all():
+            difference = own_scores[is_positive][:, np.newaxis] - own_scores[~is_positive]
+            areas.append(float((np.sign(difference) + 1.0).mean(dtype=np.float64) / 2))
+            sizes.append(len(is_positive))
+    assert len(set(of_samples[:700]) & set(of_samples[700:])) > 50
+    expected = pytest.approx(np.average(areas, weights=sizes), abs=1e-12)
+    for answer in answers:
+        assert answer["grouped_auc"] == [expected, len(sizes), sum(sizes)]
+    assert len({tuple(answer["grouped_auc"]) for answer in answers}) == 1
 
 
 @pytest.mark.horovod
