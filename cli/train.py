@@ -22,7 +22,12 @@ def train(
     ] = None,
     run: Annotated[str, typer.Option(help="Name of the run.")] = "dlrm",
     runs: Annotated[Path, typer.Option(help="Folder of runs; the run's is RUNS/RUN.")] = Path("runs"),
-    np: Annotated[int, typer.Option(min=1, help="Number of ranks: processes that train together.")] = 1,
+    np: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Number of ranks, processes that train together; 1, or with --resume as before, if left out."
+        ),
+    ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Change a setting: optimizer.learning_rate=0.01. May be repeated.")
     ] = None,
@@ -42,13 +47,14 @@ def train(
     """Train a model on one rank or many.
 
     Ctrl-C or SIGTERM saves a checkpoint and exits with status 130.
-    --resume goes on from there as if the run had never stopped, also on
-    another number of ranks.
+    --resume goes on from there as if the run had never stopped, with as
+    many ranks as before, or as --np says.
     --from starts a new run where another one ended, on the next day's raw
     logs, or on a dataset that extends the one that was learnt from.
     """
     from rankhouse.training.continuation import source_checkpoint, source_dataset
     from rankhouse.training.data.raw_data import prepare
+    from rankhouse.training.runs.folder import RunFolder
     from rankhouse.training.runs.launch import check_hosts, launch
     from rankhouse.training.runs.setup import StartRoom, new_run, resumed_run, steps_left
 
@@ -57,13 +63,14 @@ def train(
         raise typer.BadParameter("--resume goes on with the run that --overwrite would delete; give one of them")
     if resume and source is not None:
         raise typer.BadParameter("--resume goes on with a run, --from starts another one; give one of them")
+    folder, settings = runs / run, settings or []
+    num_ranks = np or (RunFolder.open(folder).num_ranks if resume else 1)
     if hosts is not None:
-        check_hosts(hosts, num_ranks=np)
+        check_hosts(hosts, num_ranks=num_ranks)
     if data is not None:
         known = source_dataset(source_checkpoint(source)) if source is not None else None
         data = prepare(data, spec=spec, folder=Path("data/prepared"), say=console.print, extends=known)
-    folder, settings = runs / run, settings or []
-    room = None if prepare_only else StartRoom.of(np, hosts)
+    room = None if prepare_only else StartRoom.of(num_ranks, hosts)
     if resume:
         made = resumed_run(folder, data=data, settings=settings, room=room)
     else:
@@ -75,4 +82,6 @@ def train(
     elif not steps_left(made):
         console.print(f"{folder} is finished already; look at {made.report_file}, or train on: --set training.epochs=N")
     else:
-        raise typer.Exit(launch(made, num_ranks=np, hosts=hosts))
+        if np is None and num_ranks > 1:
+            console.print(f"going on with {num_ranks} ranks, as before; --np takes another number")
+        raise typer.Exit(launch(made, num_ranks=num_ranks, hosts=hosts))

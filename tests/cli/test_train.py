@@ -1,5 +1,6 @@
 """`rankhouse train` in processes of its own, as the shell starts it."""
 
+import json
 import signal
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from rankhouse.training.plan import TableSpec, make_plan
 from rankhouse.training.runs.folder import RunFolder
 from rankhouse.training.runs.stop import STOPPED
 from tests.training.tiny_dataset import TABLE_ROWS, write_tiny_dataset
@@ -34,6 +36,10 @@ def test_a_run_is_trained_and_then_finished(folder: Path) -> None:
     again = rankhouse_train(folder, "--resume", "--run", "first")
     assert again.returncode == 0
     assert "runs/first is finished already" in again.stdout
+    plan = make_plan([TableSpec("user", 30, 4)], num_ranks=2)
+    (folder / "runs" / "first" / "plan.json").write_text(json.dumps(plan.document()))
+    as_before = rankhouse_train(folder, "--resume", "--run", "first", "--hosts", "a:1")
+    assert "--hosts has 1 slots for 2 ranks" in as_before.stderr
 
 
 def test_ctrl_c_saves_and_resume_goes_on(folder: Path) -> None:

@@ -127,6 +127,16 @@ class RunFolder:
         return Plan.read(self.plan_json_file)
 
     @property
+    def num_ranks(self) -> int:
+        """On how many ranks it was started last; 1 before it was.
+
+        Raises:
+            PlanError: The plan's document is damaged.
+        """
+        plan = self.plan
+        return plan.num_ranks if plan is not None else 1
+
+    @property
     def result(self) -> Result | None:
         """How the run ended, or None while it is not finished."""
         if not self.result_file.is_file():

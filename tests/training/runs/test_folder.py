@@ -14,7 +14,7 @@ def test_a_new_run_keeps_its_configuration(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path / "runs" / "demo", config)
     opened = RunFolder.open(run.path)
     assert (opened.name, opened.config, opened.dataset) == ("demo", config, Path("logs"))
-    assert (opened.latest_checkpoint, opened.result, opened.metrics()) == (None, None, [])
+    assert (opened.latest_checkpoint, opened.result, opened.metrics(), opened.num_ranks) == (None, None, [], 1)
 
 
 def test_a_result_is_there_until_more_steps_are_to_come(tmp_path: Path) -> None:
