@@ -31,7 +31,7 @@ from rankhouse.training.tables.host_rows import HostRowsStats
 from rankhouse.training.tables.initial_values import InitialValues
 from rankhouse.training.tables.keras_saves import refuse_saved, refuse_variables, refuse_whole_reads
 from rankhouse.training.tables.learnt_rows import LearntRows
-from rankhouse.training.tables.owned_variables import mark_owned
+from rankhouse.training.tables.owned_variables import mark_owned, mark_shared
 from rankhouse.training.tables.specs import EmbeddingSpec, Input, resolve_inputs, spec_of
 from rankhouse.training.tables.table_shards import TableShard, check_tables, host_stats, variable_rows
 from rankhouse.training.tables.table_weights import BLOCK_BYTES, TableWeights
@@ -138,6 +138,9 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
         self._nothing_owned = self._make_nothing_owned()
         for variable in self.owned_variables:
             mark_owned(variable)
+        for shard in self.shards:
+            if shard.replicated:
+                mark_shared(shard.variable)
         exchanged = {name: each for name, each in wires.items() if self.plan.placement(name).mode != "data_parallel"}
         self._exchange = Exchange(
             self.ranks,

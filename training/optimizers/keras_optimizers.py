@@ -18,7 +18,7 @@ from rankhouse.training.optimizers.shared_gradients import GradientReduction, ex
 from rankhouse.training.ranks import Ranks
 from rankhouse.training.tables.host_rows import HostRows, host_rows_of
 from rankhouse.training.tables.new_rows import keep_beside
-from rankhouse.training.tables.owned_variables import is_owned, mark_owned
+from rankhouse.training.tables.owned_variables import mark_slot
 
 
 def distributed_optimizer(
@@ -115,8 +115,7 @@ class _AveragingOptimizer:
 
 def _belonging_to(slot: tf.Variable, variable: tf.Variable) -> tf.Variable:
     """Marks a slot as what its variable is: only this rank's, and with rows that come and go."""
-    if is_owned(variable):
-        mark_owned(slot)
+    mark_slot(slot, variable)
     keep_beside(variable, slot)
     host_rows = host_rows_of(variable)
     # A slot that is there already was attached when it was made.
