@@ -184,7 +184,7 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
             lengths: int32 or int64 [F, B], ids per bag; 0 is an empty bag and pools to zeros. An input without a
                 combiner has one id in each.
             weights: float32 [N], a factor for each id, of which "mean" divides by the sum and "sqrtn" by the root of
-                the sum of squares; None, on all ranks alike: all are 1. They have no gradient.
+                the sum of squares; None, on all ranks alike: all are 1. Their gradient is that of this rank's loss.
             training: Whether a step of training follows, for tables whose rows come and go (`tables/row_maps.py`).
 
         Returns:

@@ -99,15 +99,22 @@ Status PooledLookupGradientShape(InferenceContext* context) {
   return tensorflow::OkStatus();
 }
 
+// [N]; the ids are input number `first`.
+Status WeightGradientShape(InferenceContext* context, int first) {
+  ShapeHandle grad;
+  TF_RETURN_IF_ERROR(PooledShape(context, first, &grad));
+  TF_RETURN_IF_ERROR(context->Merge(grad, context->input(0), &grad));
+  context->set_output(0, context->input(first));
+  return tensorflow::OkStatus();
+}
+
 Status PooledLookupWeightGradientShape(InferenceContext* context) {
   int num_tables = 0;
   TF_RETURN_IF_ERROR(context->GetAttr("num_tables", &num_tables));
-  ShapeHandle grad;
-  TF_RETURN_IF_ERROR(PooledShape(context, 1 + num_tables, &grad));
-  TF_RETURN_IF_ERROR(context->Merge(grad, context->input(0), &grad));
-  context->set_output(0, context->input(1 + num_tables));
-  return tensorflow::OkStatus();
+  return WeightGradientShape(context, 1 + num_tables);
 }
+
+Status PoolRowsWeightGradientShape(InferenceContext* context) { return WeightGradientShape(context, 2); }
 
 Status OffsetsFromLengthsShape(InferenceContext* context) {
   DimensionHandle num_bags = context->MakeDim(1);
@@ -146,6 +153,13 @@ REGISTER_OP("RankhousePoolRows")
     .RANKHOUSE_BATCH.Output("pooled: float")
     .SetShapeFn(PoolRowsShape)
     .Doc("rh_pooled_lookup over a tensor, which is the one table: it may have fewer rows than table_rows says.");
+
+REGISTER_OP("RankhousePoolRowsWeightGradient")
+    .Input("grad: float")
+    .Input("rows: float")
+    .RANKHOUSE_BATCH.Output("weight_grad: float")
+    .SetShapeFn(PoolRowsWeightGradientShape)
+    .Doc("rh_pooled_lookup_weight_gradient over a tensor, as RankhousePoolRows.");
 
 REGISTER_OP("RankhousePooledLookupGradient")
     .Input("grad: float")

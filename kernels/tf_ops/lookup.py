@@ -93,7 +93,8 @@ def pooled_lookup_counted(
         feature_tables: The table of each feature; features may share one.
         combiners: For each feature "sum", "mean" or "sqrtn"; or "none", with FixedHotness: the rows of a bag side by
             side, h * D wide. (Ragged ids without pooling are a lookup of all ids with a hotness of 1.)
-        weights: float32 [N], a factor for each id; None: all are 1. Its gradient is there, too.
+        weights: float32 [N], a factor for each id; None: all are 1. They have a gradient too, of the rows as they are
+            when it is taken: before an update.
         weighting: What "mean" and "sqrtn" divide by where there are weights: "tensorflow": their sum, or the root of
             the sum of their squares; "fbgemm": the number of ids, or its root.
         out_of_range: What an id that is not a row of its table becomes, for all tables or for each: "error": the call
@@ -179,7 +180,8 @@ def _pooled_lookup_gradient(op: tf.Operation, grad: tf.Tensor, _: tf.Tensor) -> 
     for t, shape in enumerate(shapes):
         if attributes["table_types"][t] == _ROW_TYPES[tf.float32]:
             gradients[t] = tf.IndexedSlices(rows[t], unique_ids[t], dense_shape=tf.constant(shape, tf.int64))
-    if batch["weights"]:
+    # An op that ran eagerly says what its tape does not need; in a graph nothing runs that is not needed.
+    if batch["weights"] and len(op.inputs) - 1 not in (getattr(op, "skip_input_indices", None) or ()):
         gradients[-1] = ops().rankhouse_pooled_lookup_weight_gradient(grad=grad, tables=tables, **batch)
     return gradients
 

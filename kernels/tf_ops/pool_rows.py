@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.eager.record import should_record_backprop
 
 from rankhouse.kernels import library
 from rankhouse.kernels.tf_ops.native import check_not_compiled, ops
@@ -27,12 +28,12 @@ def pool_rows(
         offsets: int64 [F * B + 1]: bag (f, b) holds positions[offsets[f * B + b] : offsets[f * B + b + 1]].
         max_rows: U is never above it.
         combiners: For each feature "sum", "mean" or "sqrtn".
-        weights: float32 [N], a factor for each position; they have no gradient. None: all are 1.
+        weights: float32 [N], a factor for each position; None: all are 1.
         all_rows: Says that every row is at some position, which saves a copy of the gradient.
 
     Returns:
         float32 [B, F * D], features side by side; an empty bag gives zeros. It is differentiable in the rows, whose
-        gradients add up in the order of the positions.
+        gradients add up in the order of the positions, and in the weights.
 
     Raises:
         UnsupportedError: XLA was to compile it.
@@ -40,15 +41,20 @@ def pool_rows(
     """
     check_not_compiled("pool_rows")
     batch = _batch(rows, positions, [offsets], combiners, hotness=[], weights=weights, max_rows=max_rows)
+    # A graph leaves out what nobody asks for; eagerly all that a function returns is calculated.
+    needed = weights is not None and (not tf.executing_eagerly() or should_record_backprop([weights]))
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
-    def pool(rows: tf.Tensor) -> Any:
-        def gradient(upstream: tf.Tensor) -> tf.Tensor:
-            return _rows_gradient(upstream, rows, batch, all_rows=all_rows)
+    def pool(rows: tf.Tensor, *_: tf.Tensor) -> Any:
+        def gradient(upstream: tf.Tensor) -> Any:
+            of_rows = _rows_gradient(upstream, rows, batch, all_rows=all_rows)
+            if not needed:
+                return of_rows
+            return of_rows, ops().rankhouse_pool_rows_weight_gradient(grad=upstream, rows=rows, **batch)
 
         return ops().rankhouse_pool_rows(rows=rows, **batch), gradient
 
-    return pool(rows)
+    return pool(rows, weights) if needed else pool(rows)
 
 
 def take_rows(rows: tf.Tensor, positions: tf.Tensor, *, max_rows: int, all_rows: bool = False) -> tf.Tensor:

@@ -1,5 +1,6 @@
 """Pooling of rows that are a tensor, against pooling of those of a variable: the same bits, forward and backward."""
 
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from rankhouse.kernels import tf_ops
+from rankhouse.kernels.tf_ops import native
 
 NUM_ROWS, DIM, BATCH = 9, 5, 6
 
@@ -24,22 +26,61 @@ def test_pools_as_a_lookup_in_a_variable(combiners: list[str], weighted: bool, c
     weights = tf.constant(generator.normal(size=len(positions)).astype(np.float32)) if weighted else None
     upstream = tf.constant(generator.normal(size=(BATCH, len(combiners) * DIM)).astype(np.float32))
     table, tensor = tf.Variable(rows), tf.constant(rows)
+    weight_list = [] if weights is None else [weights]
 
     def run() -> tuple[Any, ...]:
         with tf.GradientTape(persistent=True) as tape:
-            tape.watch(tensor)
+            tape.watch([tensor, *weight_list])
             expected = tf_ops.pooled_lookup(
                 [table], positions, offsets, feature_tables=[0] * len(combiners), combiners=combiners, weights=weights
             )
             found = tf_ops.pool_rows(
                 tensor, positions, offsets, max_rows=NUM_ROWS, combiners=combiners, weights=weights
             )
-        gradient = tf.convert_to_tensor(tape.gradient(expected, table, upstream))
-        return expected, found, gradient, tape.gradient(found, tensor, upstream)
+        of_table, *expected_weights = tape.gradient(expected, [table, *weight_list], upstream)
+        return (expected, tf.convert_to_tensor(of_table), *expected_weights), (
+            found,
+            *tape.gradient(found, [tensor, *weight_list], upstream),
+        )
 
-    expected, found, expected_gradient, gradient = (tf.function(run, autograph=False) if compiled else run)()
-    assert np.array_equal(found, expected)
-    assert np.array_equal(gradient, expected_gradient)
+    expected, found = (tf.function(run, autograph=False) if compiled else run)()
+    assert len(found) == 2 + weighted
+    assert all(np.array_equal(*pair) for pair in zip(found, expected, strict=True))
+
+
+def test_only_what_is_asked_for_is_calculated_eagerly(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[str] = []
+    recorder = Recorder(called)
+    for name in ("lookup", "pool_rows"):
+        # By its name: the package has a function that is called as its module.
+        monkeypatch.setattr(import_module(f"rankhouse.kernels.tf_ops.{name}"), "ops", lambda: recorder)
+    rows, weights = tf.Variable([[1.0], [2.0]]), tf.constant([3.0, 4.0])
+    positions, offsets = tf.constant([0, 1], tf.int64), tf.constant([0, 2], tf.int64)
+    for watched in ([], [weights]):
+        with tf.GradientTape() as tape:
+            tape.watch(watched)
+            first = tf_ops.pooled_lookup(
+                [rows], positions, offsets, feature_tables=[0], combiners=["sum"], weights=weights
+            )
+            second = tf_ops.pool_rows(
+                tf.convert_to_tensor(rows), positions, offsets, max_rows=2, combiners=["sum"], weights=weights
+            )
+            total = tf.reduce_sum(first + second)
+        of_rows, *of_weights = tape.gradient(total, [rows, *watched])
+        assert tf.convert_to_tensor(of_rows).numpy().tolist() == [[6.0], [8.0]]
+        assert [gradient.numpy().tolist() for gradient in of_weights] == [[2.0, 4.0]] * len(watched)
+        assert len([name for name in called if name.endswith("weight_gradient")]) == 2 * len(watched)
+
+
+class Recorder:
+    """The ops, which notes the name of each that is called."""
+
+    def __init__(self, called: list[str]) -> None:
+        self._ops, self._called = native.ops(), called
+
+    def __getattr__(self, name: str) -> Any:
+        self._called.append(name)
+        return getattr(self._ops, name)
 
 
 def test_weights_that_add_up_to_zero_give_zeros() -> None:

@@ -41,8 +41,8 @@ class Batch:
         """Returns the batch of the given ones of its inputs, in their order; an input may come several times."""
         if list(numbers) == list(range(self.lengths.shape[0])):
             return self
-        ids = _select_blocks(self.ids, self.counts, numbers)
-        weights = None if self.weights is None else _select_blocks(self.weights, self.counts, numbers)
+        ids = select_blocks(self.ids, self.counts, numbers)
+        weights = None if self.weights is None else select_blocks(self.weights, self.counts, numbers)
         return Batch(ids, tf.gather(self.lengths, tf.constant(list(numbers), tf.int64)), weights)
 
     def split(self) -> list["Batch"]:
@@ -67,16 +67,17 @@ def join_ranks(parts: Sequence[Batch], numbers: Sequence[int]) -> Batch:
     num_inputs = parts[0].lengths.shape[0]
     order = [rank * num_inputs + number for number in numbers for rank in range(len(parts))]
     counts = tf.concat([part.counts for part in parts], axis=0)
-    ids = _select_blocks(tf.concat([part.ids for part in parts], axis=0), counts, order)
+    ids = select_blocks(tf.concat([part.ids for part in parts], axis=0), counts, order)
     weights = None
     if parts[0].weights is not None:
-        weights = _select_blocks(tf.concat([part.weights for part in parts], axis=0), counts, order)
+        weights = select_blocks(tf.concat([part.weights for part in parts], axis=0), counts, order)
     lengths = tf.concat([part.lengths for part in parts], axis=1)
     if list(numbers) != list(range(num_inputs)):
         lengths = tf.gather(lengths, tf.constant(list(numbers), tf.int64))
     return Batch(ids, lengths, weights)
 
 
-def _select_blocks(values: tf.Tensor, counts: tf.Tensor, numbers: Sequence[int]) -> tf.Tensor:
+def select_blocks(values: tf.Tensor, counts: tf.Tensor, numbers: Sequence[int]) -> tf.Tensor:
+    """Returns the given blocks of values [N], of which each has so many as `counts` says, one after the other."""
     blocks = tf.RaggedTensor.from_row_lengths(values, counts, validate=False)
     return tf.gather(blocks, tf.constant(list(numbers), tf.int64)).values

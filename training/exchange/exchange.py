@@ -7,6 +7,7 @@
 
 Two exchanges forward and one backward, whatever the number of tables: an exchange costs milliseconds on Gloo, a copy
 microseconds. The first one needs no row, so it may be made long before the second: while the batch before computes.
+Where a gradient of weights is asked for and owners pool, one more exchange backward brings it (`weight_gradients`).
 
 Order of sums: pooled bags are added up by their owner in the order of their ids, and their gradients in the order of
 the global batch, both as one rank does it. Rows are pooled where they were asked for, with the bits of one rank; their
@@ -14,6 +15,7 @@ gradients are added up there first, and then by the owner, rank by rank: that is
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import tensorflow as tf
 
@@ -24,6 +26,7 @@ from rankhouse.training.exchange.layout import Layout
 from rankhouse.training.exchange.row_messages import join_segments, split_segments
 from rankhouse.training.exchange.sent_ids import SentIds
 from rankhouse.training.exchange.unique_rows import UniqueIds
+from rankhouse.training.exchange.weight_gradients import WeightsReturn
 from rankhouse.training.exchange.wire import RowExchange, Rows
 from rankhouse.training.exchange.wire_format import WireFormat
 from rankhouse.training.ranks import Ranks
@@ -57,6 +60,7 @@ class Exchange:
         formats = list(dict.fromkeys(wires.values()))
         self._no_rows = formats[0]
         self._send_rows = RowExchange(ranks, formats, name=f"{name}_rows")
+        self._weights = WeightsReturn(ranks, name=f"{name}_weights_gradient")
         self._nothing_owned = nothing_owned
 
     def send(self, layout: Layout, batch: Batch, *, name: str) -> SentIds:
@@ -93,29 +97,31 @@ class Exchange:
                 looks it up.
         """
         unique, size = sent.unique_ids(layout), sent.batch.size
-        requests, splits = sent.requests
-        asked = self._read(layout, requests, splits, weighted=bool(sent.weights))
-        answer, send = self._answer(layout, asked, splits, combiners, training=training)
+        answer, send = self._answer(layout, sent, combiners, training=training)
+        if sent.weights and layout.pools and not layout.pooled[self._ranks.rank].features:
+            # As its gradients pass by `nothing_owned`, those of weights that others pool with come by nothing pooled.
+            nothing = self._weights.tie(tf.zeros([0]), layout, sent.batch, [])
+            answer = tf.concat([answer, nothing], axis=0)
         receive = [_expected(layout, rank, unique, size) for rank in range(self._ranks.size)]
         returned = self._send_rows(answer, send, receive)
         return self._assemble(layout, split_segments(returned, receive), unique, size, combiners)
 
-    def _read(self, layout: Layout, received: tf.Tensor, splits: tf.Tensor, *, weighted: bool) -> list[Request]:
+    def _read(self, layout: Layout, sent: SentIds) -> list[Request]:
         """Reads what all ranks ask of this one."""
+        received, splits = sent.requests
         return read_requests(
             received,
             splits,
             num_ranks=self._ranks.size,
             num_inputs=len(layout.pooled[self._ranks.rank].numbers),
             num_tables=len(layout.rows_of(self._ranks.rank)),
-            weighted=weighted,
+            weighted=bool(sent.weights),
         )
 
     def _answer(
         self,
         layout: Layout,
-        asked: Sequence[Request],
-        splits: tf.Tensor,
+        sent: SentIds,
         combiners: Combiners,
         *,
         training: bool | tf.Tensor,
@@ -126,11 +132,12 @@ class Exchange:
             # This is 0, but written so that TensorFlow cannot know: it would prune the exchange of the ids, whose
             # result nothing else needs here, and the other ranks would wait for it for ever. A control dependency does
             # not help.
-            nothing = tf.unstack(tf.cast(tf.minimum(splits, 0), tf.int64), num=num_ranks)
+            nothing = tf.unstack(tf.cast(tf.minimum(sent.requests[1], 0), tf.int64), num=num_ranks)
             return tf.convert_to_tensor(self._nothing_owned), [[Rows(size, 1, self._no_rows)] for size in nothing]
         group, tables = layout.pooled[rank], layout.rows_of(rank)
+        asked = self._read(layout, sent)
         bags = [request.bags for request in asked if request.bags]
-        blocks, counts = self._pool(layout, bags, combiners, training=training)
+        blocks, counts = self._pool(layout, sent.batch, bags, combiners, training=training)
         wires = [wire for _, _, wire in group.blocks]
         for at, table in enumerate(tables):
             ids = [request.row_ids[at] for request in asked]
@@ -145,13 +152,15 @@ class Exchange:
         return join_segments(blocks, counts, num_ranks), send
 
     def _pool(
-        self, layout: Layout, bags: Sequence[Batch], combiners: Combiners, *, training: bool | tf.Tensor
+        self, layout: Layout, own: Batch, bags: Sequence[Batch], combiners: Combiners, *, training: bool | tf.Tensor
     ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
         """Pools the bags of all ranks: for each width the rows [samples * features, width], and how many by rank."""
         group = layout.pooled[self._ranks.rank]
         if not group.features:
             return [], []
         whole = join_ranks(bags, [group.numbers.index(feature.number) for feature in group.features])
+        if whole.weights is not None:
+            whole = replace(whole, weights=self._weights.tie(whole.weights, layout, own, bags))
         columns = self._held.pool(group.features, whole, combiners, training=training)
         parts = tf.split(columns, [count * width for count, width, _ in group.blocks], axis=1)
         sizes = tf.stack([part.size for part in bags])

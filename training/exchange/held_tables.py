@@ -11,7 +11,7 @@ from rankhouse.training.exchange.bad_ids import count_bad, require_rows
 from rankhouse.training.exchange.batch import Batch
 from rankhouse.training.exchange.layout import Feature
 from rankhouse.training.plan import ShardSpec
-from rankhouse.training.tables.host_rows import HostRows, check_gradient
+from rankhouse.training.tables.host_rows import HostRows, check_gradient, check_weights
 from rankhouse.training.tables.row_maps import NO_ROW, RowMap, find_rows
 from rankhouse.training.tables.specs import Input
 
@@ -67,20 +67,23 @@ class HeldTables:
         inputs = [self._inputs[feature.number] for feature in features]
         batch = self._to_rows(keys, batch, inputs, training)
         self._announce(unique_keys, keys, batch)
+        weights, hosted = batch.weights, self._hosted(unique_keys)
+        if weights is not None and hosted:
+            weights = check_weights(weights, hosted, training)
         found = tf_ops.pooled_lookup_counted(
             variables,
             batch.ids,
             batch.offsets,
             feature_tables=[unique_keys.index(key) for key in keys],
             combiners=[combiners[feature.number] or "sum" for feature in features],
-            weights=batch.weights,
+            weights=weights,
             out_of_range="zero",
         )
         plain = [at for at, key in enumerate(unique_keys) if key not in self._row_maps]
         num_bad = tf.reduce_sum(tf.gather(found.num_bad_ids, tf.constant(plain, tf.int64)))
         num_rows = [None if key in self._row_maps else key[1].row_stop for key in keys]
         (rows,) = require_rows([found.rows], num_bad, [batch], inputs, num_rows)
-        return self._with_checked_gradient(rows, unique_keys)
+        return check_gradient(rows, hosted) if hosted else rows
 
     def rows(self, table: str, shard: ShardSpec, ids: tf.Tensor, *, training: bool | tf.Tensor = False) -> tf.Tensor:
         """Looks up rows one by one.
@@ -108,11 +111,11 @@ class HeldTables:
             combiners=["sum"],
             out_of_range="error" if row_map is None else "zero",
         )
-        return self._with_checked_gradient(found, [key])
+        hosted = self._hosted([key])
+        return check_gradient(found, hosted) if hosted else found
 
-    def _with_checked_gradient(self, rows: tf.Tensor, keys: Sequence[_Key]) -> tf.Tensor:
-        tables = [found for found in map(self._row_maps.get, keys) if isinstance(found, HostRows)]
-        return check_gradient(rows, tables) if tables else rows
+    def _hosted(self, keys: Sequence[_Key]) -> list[HostRows]:
+        return [found for found in map(self._row_maps.get, keys) if isinstance(found, HostRows)]
 
     def _to_rows(
         self, keys: Sequence[_Key], batch: Batch, inputs: Sequence[Input], training: bool | tf.Tensor

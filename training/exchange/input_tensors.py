@@ -115,4 +115,4 @@ def _read_weights(tensor: Any, weights: Any, name: str) -> tf.Tensor:
     num_ids = tf.size(tensor.values if isinstance(tensor, kinds) else tensor)
     said = f"input {name!r} has another number of weights than of ids"
     with tf.control_dependencies([tf.debugging.assert_equal(tf.size(flat), num_ids, message=said)]):
-        return tf.stop_gradient(tf.cast(flat, tf.float32))
+        return tf.cast(flat, tf.float32)

@@ -105,7 +105,12 @@ class Layout:
     @property
     def travels(self) -> bool:
         """Whether anything is exchanged."""
-        return bool(self.rows) or any(group.numbers for group in self.pooled)
+        return bool(self.rows) or self.pools
+
+    @property
+    def pools(self) -> bool:
+        """Whether any rank pools for others."""
+        return any(group.numbers for group in self.pooled)
 
     def rows_of(self, rank: int) -> list[RowsTable]:
         """Returns the tables whose rows a rank is asked for."""

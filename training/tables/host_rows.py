@@ -272,6 +272,28 @@ def check_gradient(rows: tf.Tensor, tables: Sequence[HostRows]) -> tf.Tensor:
     return checked(rows)
 
 
+def check_weights(weights: tf.Tensor, tables: Sequence[HostRows], training: bool | tf.Tensor) -> tf.Tensor:
+    """Returns the weights of a lookup; where their gradient is asked for, it is calculated from rows of the variable.
+
+    Raises:
+        tf.errors.InvalidArgumentError: When the gradient is taken, of a lookup with training=False: rows may have left.
+    """
+
+    @tf.custom_gradient  # type: ignore[untyped-decorator]
+    def checked(weights: tf.Tensor) -> Any:
+        def gradient(upstream: tf.Tensor) -> tf.Tensor:
+            said = (
+                f"the gradient of weights needs rows of table {tables[0].table}, which lies in host memory, but they "
+                "need not be there any more; look them up with training=True"
+            )
+            with tf.control_dependencies([tf.debugging.Assert(training, [said])]):
+                return tf.identity(upstream)
+
+        return tf.identity(weights), gradient
+
+    return checked(weights)
+
+
 def host_rows_of(variable: tf.Variable) -> HostRows | None:
     """Returns who brings the rows of a table's variable; None of a table that is held whole."""
     array = array_behind(variable)
