@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from rankhouse.embedding_cache.format.files import FileRecord, file_record, write_durably
 from rankhouse.embedding_cache.format.tensors import write_tensor_blocks, write_tensors
-from rankhouse.training.checkpoint.files import DENSE_FILE, ROWS, TOUCHED, VOCABULARIES_FILE, WEIGHTS
+from rankhouse.training.checkpoint.files import DENSE_FILE, KEY_ARRAYS, ROWS, TOUCHED, VOCABULARIES_FILE, WEIGHTS
 from rankhouse.training.checkpoint.learnt_rows import candidates_file, candidates_of, key_arrays
 from rankhouse.training.checkpoint.pieces import Piece
 from rankhouse.training.distributed_embedding import DistributedEmbedding
@@ -166,7 +166,10 @@ class Part:
 
 @dataclass(eq=False)
 class _Content:
-    """A piece, the variable that has its rows from `first` on, and the copy of them if there is one."""
+    """A piece, the variable that has its rows from `first` on, and the copy of them if there is one.
+
+    What is learnt of keys is a copy from the start, of which nothing need be copied again.
+    """
 
     piece: Piece
     variable: tf.Variable
@@ -187,8 +190,10 @@ class _Content:
             yield from self.copied
             return
         end, step = self.first + self.piece.stop - self.piece.start, max(1, _BLOCK_BYTES // self.row_bytes)
+        whole = np.asarray(memoryview(self.variable.value())) if self.piece.array in KEY_ARRAYS else None
         for at in range(self.first, end, step):
-            yield read_rows(self.variable, at, min(at + step, end))
+            rows = slice(at, min(at + step, end))
+            yield read_rows(self.variable, rows.start, rows.stop) if whole is None else whole[rows]
 
 
 def arrays(variable: tf.Variable, optimizer: Optimizer) -> dict[str, tf.Variable]:
