@@ -257,6 +257,11 @@ def _behind(outputs: Sequence[Any], ends: Sequence[Any]) -> list[Any]:
 
 def _ids_of(call: _Call) -> Any:
     """Returns integers of at most two dimensions: Keras' layer casts what is none, and takes ids [B, a, b, ...]."""
+    if isinstance(call.layer, KeyedEmbedding) and not call.ids.dtype.is_integer:
+        raise EmbeddingError(
+            f"keys of the layer {call.layer.name!r} are {call.ids.dtype.name}, which cannot tell large ones apart; "
+            'give the model an input of integers first, such as tf_keras.Input((3,), dtype="int64")'
+        )
     ids = call.ids if call.ids.dtype.is_integer else tf.cast(call.ids, tf.int32)
     if ids.shape.rank is None or ids.shape.rank <= 2:
         return ids

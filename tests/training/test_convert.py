@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -229,10 +230,17 @@ def test_a_placeholder_of_one_row_is_one() -> None:
 
 def test_the_guide_runs_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     guide = Path(__file__).parents[2] / "docs/moving_from_openembedding_and_hybridbackend.md"
-    (script,) = re.findall(r"```python\n(.*?)```", guide.read_text(), re.DOTALL)
+    script, keyed = re.findall(r"```python\n(.*?)```", guide.read_text(), re.DOTALL)
     monkeypatch.chdir(tmp_path)
-    exec(compile(script, str(guide), "exec"), {})
+    names: dict[str, Any] = {}
+    exec(compile(script, str(guide), "exec"), names)
     assert (tmp_path / "saved_model" / "saved_model.pb").is_file()
+    exec(compile(keyed, str(guide), "exec"), names)
+    model = distributed_model(tf_keras.Model(names["keys"], tf.reduce_sum(names["rows"], [1, 2])))
+    model.compile(distributed_optimizer(tf_keras.optimizers.Adam(), ranks=Ranks(0, 1)), "mse")
+    model.fit(np.array([[5, 2**62 + 1, 5], [-1, 2**62, 7]]), np.zeros(2), verbose=0)
+    (table,) = model.get_layer(f"{model.name.removeprefix('distributed_')}_tables").get_weights()
+    assert table.keys.tolist() == [-1, 5, 7, 2**62, 2**62 + 1]
 
 
 def test_what_cannot_be_saved_is_told(tmp_path: Path) -> None:
@@ -246,6 +254,8 @@ def test_what_cannot_be_spread_is_told() -> None:
     dense = tf_keras.Sequential([tf_keras.layers.Dense(1, input_shape=(2,))])
     with pytest.raises(EmbeddingError, match=r"has no tf_keras\.layers\.Embedding"):
         distributed_model(dense)
+    with pytest.raises(EmbeddingError, match=r"keys of the layer .* are float32, which .* give the model an input of"):
+        distributed_model(tf_keras.Sequential([KeyedEmbedding(3, 2, input_shape=(1,))]))
     with pytest.raises(EmbeddingError, match="neither functional nor a sequential one with an input shape"):
         distributed_model(tf_keras.Sequential([tf_keras.layers.Dense(1)]))
     inner = tf_keras.Sequential([tf_keras.layers.Embedding(3, 2, input_shape=(1,))], name="inner")
