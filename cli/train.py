@@ -59,10 +59,7 @@ def train(
     from rankhouse.training.runs.setup import StartRoom, new_run, resumed_run, steps_left
 
     console = Console(highlight=False, soft_wrap=True)
-    if resume and overwrite:
-        raise typer.BadParameter("--resume goes on with the run that --overwrite would delete; give one of them")
-    if resume and source is not None:
-        raise typer.BadParameter("--resume goes on with a run, --from starts another one; give one of them")
+    _check_options(resume=resume, overwrite=overwrite, source=source)
     folder, settings = runs / run, settings or []
     num_ranks = np or (RunFolder.open(folder).num_ranks if resume else 1)
     if hosts is not None:
@@ -85,3 +82,10 @@ def train(
         if np is None and num_ranks > 1:
             console.print(f"going on with {num_ranks} ranks, as before; --np takes another number")
         raise typer.Exit(launch(made, num_ranks=num_ranks, hosts=hosts))
+
+
+def _check_options(*, resume: bool, overwrite: bool, source: Path | None) -> None:
+    if resume and overwrite:
+        raise typer.BadParameter("--resume goes on with the run that --overwrite would delete; give one of them")
+    if resume and source is not None:
+        raise typer.BadParameter("--resume goes on with a run, --from starts another one; give one of them")
