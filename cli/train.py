@@ -23,10 +23,7 @@ def train(
     run: Annotated[str, typer.Option(help="Name of the run.")] = "dlrm",
     runs: Annotated[Path, typer.Option(help="Folder of runs; the run's is RUNS/RUN.")] = Path("runs"),
     np: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Number of ranks, processes that train together; 1, or with --resume as before, if left out."
-        ),
+        int | None, typer.Option(min=1, help="Ranks: processes that train together; by default 1, resumed as before.")
     ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Change a setting: optimizer.learning_rate=0.01. May be repeated.")
@@ -52,8 +49,6 @@ def train(
     --from starts a new run where another one ended, on the next day's raw
     logs, or on a dataset that extends the one that was learnt from.
     """
-    from rankhouse.training.continuation import source_checkpoint, source_dataset
-    from rankhouse.training.data.raw_data import prepare
     from rankhouse.training.runs.folder import RunFolder
     from rankhouse.training.runs.launch import check_hosts, launch
     from rankhouse.training.runs.setup import StartRoom, new_run, resumed_run, steps_left
@@ -65,8 +60,7 @@ def train(
     if hosts is not None:
         check_hosts(hosts, num_ranks=num_ranks)
     if data is not None:
-        known = source_dataset(source_checkpoint(source)) if source is not None else None
-        data = prepare(data, spec=spec, folder=Path("data/prepared"), say=console.print, extends=known)
+        data = _prepared(data, spec=spec, source=source, console=console)
     room = None if prepare_only else StartRoom.of(num_ranks, hosts)
     if resume:
         made = resumed_run(folder, data=data, settings=settings, room=room)
@@ -89,3 +83,12 @@ def _check_options(*, resume: bool, overwrite: bool, source: Path | None) -> Non
         raise typer.BadParameter("--resume goes on with the run that --overwrite would delete; give one of them")
     if resume and source is not None:
         raise typer.BadParameter("--resume goes on with a run, --from starts another one; give one of them")
+
+
+def _prepared(data: Path, *, spec: str | None, source: Path | None, console: Console) -> Path:
+    """Returns the dataset that raw logs became, or was given."""
+    from rankhouse.training.continuation import source_checkpoint, source_dataset
+    from rankhouse.training.data.raw_data import prepare
+
+    known = source_dataset(source_checkpoint(source)) if source is not None else None
+    return prepare(data, spec=spec, folder=Path("data/prepared"), say=console.print, extends=known)
