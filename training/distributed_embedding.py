@@ -136,8 +136,9 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
         self._vocabularies = [shard.learnt.vocabulary for shard in self.shards if shard.learnt]
         self._held = HeldTables(self.inputs, own, row_maps={key: each for key, each in maps.items() if each})
         self._nothing_owned = self._make_nothing_owned()
+        cut = [each.table for each in self.plan.placements if each.mode in ("row_wise", "column_wise")]
         for variable in self.owned_variables:
-            mark_owned(variable)
+            mark_owned(variable, cut_table=cut[0] if cut and self.ranks.size > 1 else None)
         for shard in self.shards:
             if shard.replicated:
                 mark_shared(shard.variable)

@@ -1,5 +1,7 @@
 """Clipping by the global norm, where some gradients lie on one rank only.
 
+The functions of two steps are for the trainer, `clip_by_global_norm` is for optimizers of Keras.
+
 The squared norm has two parts: that of the tables that only this rank holds, which is added up over the ranks, and that
 of what every rank holds, which is counted once. The first part is one number, and travels with the gradients.
 """
@@ -11,6 +13,8 @@ import tensorflow as tf
 
 from rankhouse.kernels import tf_ops
 from rankhouse.training.distributed_embedding import DistributedEmbedding
+from rankhouse.training.ranks import Ranks
+from rankhouse.training.tables.owned_variables import is_owned
 
 
 def owned_squared_norm(
@@ -46,6 +50,40 @@ def clipping_scale(
     norm = tf.sqrt(shared + tf.cast(owned_squared_norm, tf.float64))
     scale = clip_norm / tf.maximum(norm, clip_norm)
     return tf.cast(tf.where(tf.math.is_finite(norm), scale, 1.0), tf.float32)
+
+
+def clip_by_global_norm(
+    gradients: Sequence[Any], variables: Sequence[tf.Variable], *, ranks: Ranks, clip_norm: float, name: str
+) -> list[Any]:
+    """Returns gradients of which all ranks together have a norm of at most `clip_norm`; collective.
+
+    Args:
+        gradients: One for each variable, after their sum over the ranks.
+        variables: The variables, some of which only this rank holds.
+        ranks: Who trains together.
+        clip_norm: The largest global norm that stays as it is.
+        name: Name of the exchange, of one number.
+
+    Returns:
+        The gradients, all scaled alike on all ranks; NaN, as from `tf.clip_by_global_norm`, where the norm is not
+        finite.
+    """
+    # What every rank holds is counted by one, so that all have the same bits.
+    counted = [
+        gradient
+        for gradient, variable in zip(gradients, variables, strict=True)
+        if gradient is not None and (ranks.rank == 0 or is_owned(variable))
+    ]
+    own = tf_ops.squared_norm(counted) if counted else tf.constant(0.0, tf.float64)
+    norm = tf.sqrt(ranks.sum_tensors([tf.ensure_shape(own, [])], name=name)[0])
+    scale = tf.where(tf.math.is_finite(norm), clip_norm / tf.maximum(norm, clip_norm), float("nan"))
+    return [_scaled(gradient, tf.cast(scale, tf.float32)) for gradient in gradients]
+
+
+def _scaled(gradient: Any, scale: tf.Tensor) -> Any:
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(gradient.values * scale, gradient.indices, gradient.dense_shape)
+    return None if gradient is None else gradient * scale
 
 
 def _part(

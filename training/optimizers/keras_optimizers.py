@@ -3,22 +3,26 @@
 The loss convention is Horovod's, and so that of `model.fit`: each rank's loss is the mean over its own batch, and the
 step is that of the mean over the ranks. With batches of one size that is the step of one rank on all samples together.
 
+A global norm to clip by is that of the gradients of all ranks, and a row's gradient is the sum over its samples.
+
 Tables in host memory are trained with those optimizers that leave rows alone which a step does not touch: SGD and
 Adagrad, and of the legacy ones SGD with momentum too.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
 import tf_keras
 
 from rankhouse.training.errors import OptimizerError
+from rankhouse.training.optimizers.clipping import clip_by_global_norm
 from rankhouse.training.optimizers.shared_gradients import GradientReduction, exchange_name, reduce_gradients
 from rankhouse.training.ranks import Ranks
 from rankhouse.training.tables.host_rows import HostRows, host_rows_of
 from rankhouse.training.tables.new_rows import keep_beside
-from rankhouse.training.tables.owned_variables import mark_slot
+from rankhouse.training.tables.owned_variables import cut_table_of, mark_slot
 
 
 def distributed_optimizer(
@@ -37,11 +41,20 @@ def distributed_optimizer(
 
     Returns:
         An optimizer of the same class, name and configuration, without any state.
+
+    Raises:
+        OptimizerError: On several ranks, Adafactor: its step is scaled by means over a whole table, and those of a
+            part are others.
     """
-    base = type(optimizer)
+    base, ranks = type(optimizer), ranks or Ranks.init()
+    if ranks.size > 1 and isinstance(optimizer, tf_keras.optimizers.Adafactor):
+        raise OptimizerError(
+            f"Adafactor on {ranks.size} ranks: it scales a step by means over a whole table, which no rank may have; "
+            "take Adagrad, or Adam"
+        )
     averaging: Any = type(base.__name__, (_AveragingOptimizer, base), {})
     made = averaging.from_config(optimizer.get_config())
-    made.rankhouse_ranks = ranks or Ranks.init()
+    made.rankhouse_ranks = ranks
     made.rankhouse_reduction = reduction or GradientReduction()
     return made
 
@@ -75,6 +88,9 @@ class _AveragingOptimizer:
     def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]], *args: Any, **options: Any) -> Any:
         """Of both."""
         pairs = [(_checked(gradient, variable), variable) for gradient, variable in grads_and_vars]
+        self._check_clipping([variable for _, variable in pairs])
+        if not isinstance(self, tf_keras.optimizers.legacy.Optimizer):
+            pairs = self._clip_globally(pairs)
         done = super().apply_gradients(pairs, *args, **options)  # type: ignore[misc]
         for host_rows in _host_tables(variable for gradient, variable in pairs if gradient is not None):
             host_rows.after_update()
@@ -89,6 +105,45 @@ class _AveragingOptimizer:
         """Of `tf_keras.optimizers.legacy`: makes a slot."""
         return _belonging_to(super().add_slot(var, *args, **options), var)  # type: ignore[misc]
 
+    def _clip_gradients(self, grads: Any) -> Any:
+        """Of `tf_keras.optimizers`; by the global norm they are clipped already."""
+        return grads if self._clips_globally else super()._clip_gradients(grads)  # type: ignore[misc]
+
+    def _transform_gradients(self, grads_and_vars: Any) -> Any:
+        """Of `tf_keras.optimizers.legacy`: clips."""
+        if not self._clips_globally:
+            return super()._transform_gradients(grads_and_vars)  # type: ignore[misc]
+        legacy: Any = self
+        return self._clip_globally(grads_and_vars if legacy.clipvalue is None else legacy._clipvalue_fn(grads_and_vars))
+
+    @property
+    def _clips_globally(self) -> bool:
+        settings: Any = self
+        return self.rankhouse_ranks.size > 1 and bool(settings.global_clipnorm)
+
+    def _clip_globally(self, pairs: Any) -> list[tuple[Any, Any]]:
+        if not self._clips_globally:
+            return list(pairs)
+        gradients, variables = zip(*pairs, strict=True)
+        settings: Any = self
+        clipped = clip_by_global_norm(
+            gradients,
+            variables,
+            ranks=self.rankhouse_ranks,
+            clip_norm=settings.global_clipnorm,
+            name=exchange_name("optimizer_norm"),
+        )
+        return list(zip(clipped, variables, strict=True))
+
+    def _check_clipping(self, variables: Sequence[Any]) -> None:
+        settings: Any = self
+        table = cut_table_of(variables)
+        if settings.clipnorm and table is not None:
+            raise OptimizerError(
+                f"clipnorm clips each table by its own norm, but ranks hold parts of table {table!r}, and none its "
+                "norm; take global_clipnorm, which is that of all ranks, or clipvalue"
+            )
+
     def _note_host_tables(self, variables: Any) -> None:
         # What a function returns is known when the loss was computed; `build` is given it then.
         tables = [] if callable(variables) else _host_tables(tf.nest.flatten(variables))
@@ -101,6 +156,11 @@ class _AveragingOptimizer:
         for host_rows in tables:
             host_rows.note_optimizer()
 
+    @property
+    def _loss_is_scaled(self) -> bool:
+        # What Keras' LossScaleOptimizer notes in the optimizer that it was given.
+        return bool(getattr(self, "_is_wrapped_by_loss_scale_optimizer", False))
+
     def _average(self, pairs: Any) -> list[tuple[Any, Any]]:
         gradients, variables = zip(*pairs, strict=True)
         averaged = reduce_gradients(
@@ -108,7 +168,7 @@ class _AveragingOptimizer:
             variables,
             ranks=self.rankhouse_ranks,
             name=exchange_name("optimizer_gradients"),
-            reduction=self.rankhouse_reduction,
+            reduction=replace(self.rankhouse_reduction, share_overflow=self._loss_is_scaled),
         )
         return list(zip(averaged, variables, strict=True))
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
+import tf_keras
 
 from rankhouse.training.ranks import Ranks
 from rankhouse.training.tables.owned_variables import is_owned
@@ -19,12 +20,16 @@ class GradientReduction:
         average_owned: The same for owned variables, whose gradients come as sums over the ranks.
         dense: Whether gradients of tables that every rank holds stay dense, so that optimizers see all their rows.
         compression: `horovod.tensorflow.Compression.fp16`, or anything with its `compress` and `decompress`.
+        share_overflow: Whether a gradient of an owned variable that is not finite makes one of what every rank holds
+            not finite on all ranks, so that all of them skip the step and lower the scale of the loss, or none does.
+            Keras' policy "mixed_float16" asks for it as well.
     """
 
     average: bool = True
     average_owned: bool = True
     dense: bool = False
     compression: Any = None
+    share_overflow: bool = False
 
 
 def reduce_gradients(
@@ -54,6 +59,8 @@ def reduce_gradients(
         own = {variable.ref() for variable in owned}
         pairs = zip(gradients, variables, strict=True)
         gradients = [_densify(gradient) if variable.ref() not in own else gradient for gradient, variable in pairs]
+    if reduction.share_overflow or tf_keras.mixed_precision.global_policy().compute_dtype == "float16":
+        gradients = _with_overflow(gradients, variables)
     summed = sum_gradients(gradients, variables, owned=owned, ranks=ranks, name=name, compression=reduction.compression)
     return [
         _divide(gradient, ranks.size if average else 1)
@@ -115,6 +122,22 @@ def sum_gradients(
         ids = tf.where(count > 0)[:, 0]
         summed[number] = tf.IndexedSlices(tf.gather(summed[number], ids), ids, dense_shape=variables[number].shape)
     return summed
+
+
+def _with_overflow(gradients: Sequence[Any], variables: Sequence[tf.Variable]) -> list[Any]:
+    """Adds NaN to the first gradient of what every rank holds, where one of an owned variable is not finite."""
+    changed = list(gradients)
+    shared = [
+        number
+        for number, (gradient, variable) in enumerate(zip(gradients, variables, strict=True))
+        if gradient is not None and not is_owned(variable)
+    ]
+    for gradient, variable in zip(gradients, variables, strict=True):
+        if shared and gradient is not None and is_owned(variable):
+            values = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+            # 0 times what is not finite is NaN.
+            changed[shared[0]] = _densify(changed[shared[0]]) + 0.0 * tf.reduce_sum(values)
+    return changed
 
 
 def _count_rows(indices: tf.Tensor, num_rows: int) -> tf.Tensor:

@@ -5,22 +5,29 @@
 
 import gc
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import tensorflow as tf
 
 from rankhouse.training.errors import EmbeddingError
 from rankhouse.training.ranks import Ranks
 
-_MARK = "rankhouse_owned"
+_MARK, _CUT = "rankhouse_owned", "rankhouse_cut_table"
 _Key = tuple[str, tuple[int | None, ...]]
 # The marked variables by name and shape.
 _marked: dict[_Key, list[weakref.ref[tf.Variable]]] = {}
 
 
-def mark_owned(variable: tf.Variable) -> None:
-    """Notes that only this rank holds a variable."""
+def mark_owned(variable: tf.Variable, *, cut_table: str | None = None) -> None:
+    """Notes that only this rank holds a variable.
+
+    Args:
+        variable: The variable.
+        cut_table: A table of which no rank has more than a part, here or on another rank; see `cut_table_of`.
+    """
     _mark(variable, is_owned=True)
+    if cut_table is not None:
+        setattr(variable, _CUT, cut_table)
 
 
 def mark_shared(variable: tf.Variable) -> None:
@@ -60,6 +67,14 @@ def is_owned(variable: tf.Variable) -> bool:
             "on this alone: give the layers of the two models different names, or take a distributed_optimizer"
         )
     return found == {True}
+
+
+def cut_table_of(variables: Iterable[tf.Variable]) -> str | None:
+    """Returns the name of a table that is cut over the ranks, if there is one in the layers of these variables.
+
+    All ranks find one or none, also those that hold no part of it.
+    """
+    return next((getattr(variable, _CUT) for variable in variables if hasattr(variable, _CUT)), None)
 
 
 def broadcast_variables(variables: Sequence[tf.Variable], *, ranks: Ranks, root: int = 0) -> None:

@@ -11,6 +11,7 @@ import tf_keras
 
 from rankhouse.training.compat.distributed_embeddings import DistributedEmbedding, IntegerLookup
 from rankhouse.training.compat.distributed_embeddings import dist_model_parallel as dmp
+from rankhouse.training.errors import OptimizerError
 from tests.training.compat import scripts
 from tests.training.compat.scripts import BATCH, BY_TABLE, INPUTS, TABLES, Model
 from tests.training.launching import run_on_ranks
@@ -59,6 +60,8 @@ def run(ranks: Any, directory: Path) -> dict[str, Any]:
         "half": half(),
         "broadcast": broadcast(ranks),
         "gradients": gradients(ranks),
+        "clipped": clipped(ranks),
+        "overflow": overflow(ranks),
         "vocabulary": vocabulary(ranks),
         "errors": errors(ranks),
     }
@@ -134,6 +137,36 @@ def gradients(ranks: Any) -> dict[str, Any]:
     return found
 
 
+def clipped(ranks: Any) -> list[list[float]]:
+    """A step of gradients with norm 9 over both ranks, clipped to 1."""
+    found = []
+    for make in (tf_keras.optimizers.SGD, legacy.SGD):
+        shared, own = tf.Variable([0.0, 0.0]), tf.Variable([[0.0], [0.0]], name="own_rows")
+        dmp.DistributedGradientTape(tf.GradientTape()).register_local_source(own)
+        rows = tf.IndexedSlices(tf.constant([[5.0 if ranks.rank else 2.0]]), tf.constant([1]), tf.constant([2, 1]))
+        optimizer = dmp.DistributedOptimizer(make(1.0, global_clipnorm=1.0))
+        optimizer.apply_gradients([(tf.constant([4.0, 6.0]), shared), (rows, own)])
+        found += [*shared.numpy().tolist(), *own.numpy()[:, 0].tolist()]
+    return found
+
+
+def overflow(ranks: Any) -> list[bool]:
+    """Whether a dense gradient is finite, where that of a row of rank 1 is not; by Keras' policy."""
+    found = []
+    for policy in ("float32", "mixed_float16"):
+        shared, own = tf.Variable([1.0]), tf.Variable([1.0], name="own_number")
+        with tf.GradientTape() as tape:
+            loss = shared[0] + own[0] * (np.inf if ranks.rank else 1.0)
+        tape = dmp.DistributedGradientTape(tape)
+        tape.register_local_source(own)
+        tf_keras.mixed_precision.set_global_policy(policy)
+        try:
+            found.append(bool(np.isfinite(tape.gradient(loss, [shared, own])[0])))
+        finally:
+            tf_keras.mixed_precision.set_global_policy("float32")
+    return found
+
+
 def vocabulary(ranks: Any) -> list[int]:
     lookup = IntegerLookup(5, name="lookup")
     lookup(tf.constant([[70], [10]]) if ranks.rank else tf.constant([30, 20, 30, 10]))
@@ -150,13 +183,20 @@ def errors(ranks: Any) -> dict[str, str]:
         "too few": lambda: DistributedEmbedding([tf_keras.layers.Embedding(9, 1)], dp_input=False),
         "not built": lambda: Model(INPUTS, {}).embedding.set_weights(scripts.initial_tables()),
         "root": lambda: dmp.broadcast_variables([], root_rank=2),
+        "clipnorm": lambda: clip_a_cut_table(),
+        "adafactor": lambda: dmp.DistributedOptimizer(tf_keras.optimizers.Adafactor()),
     }
     for name, call in calls.items():
         try:
             call()
-        except ValueError as error:
+        except (ValueError, OptimizerError) as error:
             found[name] = str(error)
     return found
+
+
+def clip_a_cut_table() -> None:
+    variables = make_layer(**EVERY_WAY).trainable_variables
+    dmp.DistributedOptimizer(legacy.SGD(clipnorm=1.0)).apply_gradients([(tf.zeros_like(v), v) for v in variables])
 
 
 @pytest.fixture(scope="module")
@@ -214,6 +254,18 @@ def test_a_tape_takes_the_arguments_of_horovod(answers: list[dict[str, Any]]) ->
 
 
 @pytest.mark.horovod
+def test_a_global_norm_is_that_of_all_ranks_so_what_they_share_stays_the_same(answers: list[dict[str, Any]]) -> None:
+    for answer, own in zip(answers, (2.0, 5.0), strict=True):
+        np.testing.assert_allclose(answer["clipped"], [-4 / 9, -6 / 9, 0, -own / 9] * 2, rtol=1e-6)
+    assert answers[0]["clipped"][:2] == answers[1]["clipped"][:2]
+
+
+@pytest.mark.horovod
+def test_an_overflow_in_a_table_of_one_rank_is_known_to_all(answers: list[dict[str, Any]]) -> None:
+    assert [answer["overflow"] for answer in answers] == [[True, False]] * 2
+
+
+@pytest.mark.horovod
 def test_all_ranks_learn_the_same_keys(answers: list[dict[str, Any]]) -> None:
     assert [answer["vocabulary"] for answer in answers] == [[-1, 30, 20, 10, 70]] * 2
 
@@ -226,8 +278,10 @@ def test_all_ranks_learn_the_same_keys(answers: list[dict[str, Any]]) -> None:
         ("too few", "every rank must hold a table, but of 2 ranks 1 holds none"),
         ("not built", "before it has tables: call the layer or its build() first"),
         ("root", "root_rank is 2: expected one of the 2 ranks"),
+        ("clipnorm", "ranks hold parts of table 'table_0', and none its norm; take global_clipnorm"),
+        ("adafactor", "Adafactor on 2 ranks: it scales a step by means over a whole table"),
     ],
 )
-def test_what_cannot_be_is_a_value_error_on_every_rank(answers: list[dict[str, Any]], call: str, message: str) -> None:
+def test_what_cannot_be_is_an_error_on_every_rank(answers: list[dict[str, Any]], call: str, message: str) -> None:
     for answer in answers:
         assert message in answer["errors"][call]
