@@ -42,7 +42,7 @@ def export(
         float, typer.Option(min=0, help="How much lower the held-out AUC may be than with float32 rows.")
     ] = 0.001,
 ) -> None:
-    """Writes a run's model as a new version, after checking that it scores as the trainer does."""
+    """Write a run's model as a new version, after checking that it scores as the trainer does."""
     from rankhouse.training.export.export import export_delta, export_version
 
     if delta and row_type is not None:

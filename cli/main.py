@@ -38,7 +38,10 @@ def rankhouse(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """The command line `rankhouse`: one verb for each arrow of the data flow."""
+    """Train ranking models with large embedding tables, from raw logs, and serve them.
+
+    In order: data, train, export, serve, score. `demo` does all of it.
+    """
 
 
 app.add_typer(data.app, name="data")

@@ -21,7 +21,7 @@ MODEL_BATCH_SIZE = 65536
 
 def plan(
     dataset: Annotated[
-        Path | None, typer.Argument(metavar="[DATASET]", help="A prepared dataset's folder.", show_default=False)
+        Path | None, typer.Argument(metavar="DATASET", help="A prepared dataset's folder.", show_default=False)
     ] = None,
     ranks: Annotated[int, typer.Option(help="How many ranks would train.", min=1)] = 2,
     recipe: Annotated[str, typer.Option(help="What would train: a shipped recipe by name, or a YAML file.")] = "dlrm",
@@ -57,7 +57,7 @@ def plan(
         bool, typer.Option("--compare", help="Show predicted beside published step times, as Markdown.")
     ] = False,
 ) -> None:
-    """Shows which rank would hold which embedding table, and why.
+    """Show which rank would hold which embedding table, and why.
 
     With --hardware or --model it plans by cost, and shows memory, bytes
     on the wire and time before anything is allocated. What does not fit
@@ -93,7 +93,10 @@ def plan(
 
 def _write(console: Console, made: "Forecast", *, output: Path | None, picture: Path | None) -> None:
     if output is not None:
-        output.write_text(json.dumps(made.plan.document(), indent=1) + "\n", encoding="utf-8")
+        try:
+            output.write_text(json.dumps(made.plan.document(), indent=1) + "\n", encoding="utf-8")
+        except OSError as exc:
+            raise typer.BadParameter(f"--output {output} cannot be written: {exc.strerror}") from exc
         console.print(f"\nwrote the plan to {output}; train with it by --set parallel.plan={output}")
     if picture is not None:
         from rankhouse.training.planner.picture import draw

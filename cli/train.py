@@ -18,7 +18,8 @@ def train(
         ),
     ] = None,
     spec: Annotated[
-        str | None, typer.Option(help="Feature spec of raw logs: shipped, or YAML; criteo, or with --from that run's.")
+        str | None,
+        typer.Option(help="Columns of raw logs, a YAML file; by default criteo, or with --from that run's."),
     ] = None,
     run: Annotated[str, typer.Option(help="Name of the run.")] = "dlrm",
     runs: Annotated[Path, typer.Option(help="Folder of runs; the run's is RUNS/RUN.")] = Path("runs"),

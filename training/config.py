@@ -344,7 +344,7 @@ def parse_config(text: str, *, source: str, overrides: Sequence[str] = ()) -> Co
     try:
         document = yaml.safe_load(text) or {}
     except yaml.YAMLError as exc:
-        raise ConfigError(f"{source} is not valid YAML: {exc}") from exc
+        raise ConfigError(f"{source} is not valid YAML: {' '.join(str(exc).split())}") from exc
     try:
         config = _section(Config, document, prefix="")
     except ConfigError as exc:
@@ -363,7 +363,9 @@ def override(config: Config, settings: Sequence[str]) -> Config:
         key, equals, value = setting.partition("=")
         section, dot, name = key.strip().partition(".")
         if not equals or not dot:
-            raise ConfigError(f"--set {setting}: expected section.key=value, such as optimizer.learning_rate=0.02")
+            sections = [name for name, keys in document.items() if equals and key.strip() in keys]
+            example = f"{sections[0]}.{setting}" if sections else "optimizer.learning_rate=0.02"
+            raise ConfigError(f"--set {setting}: expected section.key=value, such as {example}")
         try:
             document.setdefault(section, {})[name] = yaml.safe_load(value)
         except yaml.YAMLError as exc:
@@ -438,7 +440,7 @@ def _nearest(key: str, known: Mapping[str, object], prefix: str) -> str:
     nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
     if nearest:
         return f"did you mean {prefix}{nearest[0]}?"
-    return f"known keys: {', '.join(prefix + name for name in known)}"
+    return f"known keys{f' of {prefix[:-1]}' if prefix else ''}: {', '.join(known)}"
 
 
 def _yaml_value(value: Any) -> str:

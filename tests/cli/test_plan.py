@@ -89,7 +89,9 @@ def test_refuses_what_is_no_dataset(tmp_path: Path) -> None:
         run(tmp_path)
 
 
-@pytest.mark.parametrize("option", ["--ranks=0", "--threshold=-1", "--rank=2", "--model=tiny"])
+@pytest.mark.parametrize(
+    "option", ["--ranks=0", "--threshold=-1", "--rank=2", "--model=tiny", "--output=/nothing/plan.json"]
+)
 def test_refuses_impossible_options(dataset: Path, option: str) -> None:
     with pytest.raises(SystemExit):
         run(dataset, option)

@@ -66,7 +66,7 @@ def test_steps_of_a_run(settings: TrainingConfig, num_steps: int) -> None:
     [
         ("optimizer.learning_rat=1", "unknown key optimizer.learning_rat; did you mean optimizer.learning_rate?"),
         ("trainin.seed=1", "unknown key trainin; did you mean training?"),
-        ("training.zzz=1", "unknown key training.zzz; known keys: training.batch_size, "),
+        ("training.zzz=1", "unknown key training.zzz; known keys of training: batch_size, "),
         ("training.seed=abc", "training.seed is 'abc'; expected an integer"),
         ("training.epochs=true", "training.epochs is True; expected an integer"),
         ("optimizer.learning_rate=fast", "optimizer.learning_rate is 'fast'; expected a number"),
@@ -101,6 +101,7 @@ def test_steps_of_a_run(settings: TrainingConfig, num_steps: int) -> None:
         ("model.top_mlp=[8, 0]", "model.top_mlp is 0; expected widths of at least 1"),
         ("data.shuffle=1", "data.shuffle is 1; expected true or false"),
         ("training=1", "--set training=1: expected section.key=value"),
+        ("batch_size=1", "expected section.key=value, such as training.batch_size=1"),
         ("training.seed", "--set training.seed: expected section.key=value"),
         ("training.seed=[", "--set training.seed=[: '[' is not a YAML value"),
         (

@@ -92,7 +92,9 @@ class RunFolder:
         """
         run = cls(path)
         if not run.config_file.is_file():
-            raise RunFolderError(f"{run.path} is not the folder of a run: it has no {run.config_file.name}")
+            beside = sorted(file.parent.name for file in run.path.parent.glob(f"*/{run.config_file.name}"))
+            runs = f"; runs beside it are {', '.join(beside)}" if beside else ""
+            raise RunFolderError(f"{run.path} is not the folder of a run: it has no {run.config_file.name}{runs}")
         return run
 
     @property

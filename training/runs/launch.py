@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from rankhouse.training.config import Config
 from rankhouse.training.errors import LaunchError
 from rankhouse.training.runs.folder import RunFolder
 from rankhouse.training.runs.stop import LOST_PEERS, STOP_SIGNALS, STOPPED
@@ -65,12 +66,7 @@ def launch(run: RunFolder, *, num_ranks: int, hosts: str | None = None) -> int:
     """
     if num_ranks < 1:
         raise LaunchError(f"cannot train on {num_ranks} ranks; expected at least 1")
-    num_lanes = run.config.data.num_lanes
-    if num_ranks > num_lanes:
-        raise LaunchError(
-            f"cannot train on {num_ranks} ranks: the data is read in {num_lanes} lanes, and each rank needs one of its "
-            f"own; start the run anew with --set data.num_lanes={num_ranks}, or train on fewer ranks"
-        )
+    check_lanes(run.config, num_ranks=num_ranks)
     run.stop_file.unlink(missing_ok=True)
     if hosts is not None:
         return _launch_on_hosts(run, num_ranks=num_ranks, hosts=hosts)
@@ -281,3 +277,17 @@ def check_hosts(hosts: str, *, num_ranks: int) -> None:
         slots += int(count)
     if slots < num_ranks:
         raise LaunchError(f"--hosts has {slots} slots for {num_ranks} ranks; add slots or lower --np")
+
+
+def check_lanes(config: Config, *, num_ranks: int) -> None:
+    """Checks that each rank gets a lane of the data.
+
+    Raises:
+        LaunchError: There are more ranks than lanes.
+    """
+    num_lanes = config.data.num_lanes
+    if num_ranks > num_lanes:
+        raise LaunchError(
+            f"cannot train on {num_ranks} ranks: the data is read in {num_lanes} lanes, and each rank needs one of its "
+            f"own; start the run anew with --set data.num_lanes={num_ranks}, or train on fewer ranks"
+        )

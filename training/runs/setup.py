@@ -15,6 +15,7 @@ from rankhouse.training.planner.hardware import PROFILES, hardware_profile
 from rankhouse.training.planner.recipe_plan import plan_recipe
 from rankhouse.training.planner.room import Room, check_room, cluster_of
 from rankhouse.training.runs.folder import RunFolder
+from rankhouse.training.runs.launch import check_lanes
 
 DEFAULT_RECIPE = "dlrm"
 
@@ -80,6 +81,7 @@ def new_run(
         CheckpointError: There is no such source, or the new run cannot go on from it.
         ConfigError: The recipe or a setting is wrong, or no data is given.
         DatasetError: The dataset is wrong, or lacks a split.
+        LaunchError: It is going to start on more ranks than can read the data.
         PlanError: Tables cannot be placed as the recipe says, or do not fit the memory.
         RunFolderError: The folder is there already, or is not a run's and so not ours to delete.
     """
@@ -107,6 +109,7 @@ def resumed_run(
     Raises:
         ConfigError: A setting is wrong, or cannot change any more because the run has saved its state.
         DatasetError: The dataset is gone or wrong.
+        LaunchError: It is going to start on more ranks than can read the data.
         PlanError: Tables cannot be placed as the recipe says, or do not fit the memory.
         RunFolderError: There is no run.
     """
@@ -147,6 +150,7 @@ def _check_plan(config: Config, room: StartRoom | None) -> None:
     """Finds out early what the ranks would refuse; what a plan by cost becomes is known only where they measure."""
     if room is None:
         return
+    check_lanes(config, num_ranks=room.num_ranks)
     rooms = [Room("this machine", tuple(range(room.num_ranks)), room.free_bytes or float("inf"))]
     hardware = hardware_profile(config.parallel.hardware or "2-cores")
     if not room.free_bytes:

@@ -51,5 +51,7 @@ def test_only_a_run_is_opened_or_removed(tmp_path: Path) -> None:
         RunFolder(tmp_path / "letters").remove()
     assert (tmp_path / "letters").is_dir()
     run = RunFolder.create(tmp_path / "demo", Config())
+    with pytest.raises(RunFolderError, match=r"it has no config\.yaml; runs beside it are demo$"):
+        RunFolder.open(tmp_path / "omed")
     run.remove()
     assert not run.path.exists()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rankhouse.training.errors import ConfigError, DatasetError, PlanError, RunFolderError
+from rankhouse.training.errors import ConfigError, DatasetError, LaunchError, PlanError, RunFolderError
 from rankhouse.training.plan import TableSpec, make_plan
 from rankhouse.training.planner.hardware import PROFILES
 from rankhouse.training.runs.folder import Result
@@ -50,6 +50,12 @@ def test_what_the_saved_state_depends_on_cannot_change(tmp_path: Path, dataset: 
     with pytest.raises(ConfigError, match=rf"{setting.split('=')[0]} is .* and cannot become"):
         resumed_run(run.path, settings=[setting])
     assert run.config == config
+
+
+def test_more_ranks_than_can_read_the_data_are_refused_before_there_is_a_folder(tmp_path: Path, dataset: Path) -> None:
+    with pytest.raises(LaunchError, match="cannot train on 17 ranks: the data is read in 16 lanes"):
+        new_run(tmp_path / "run", data=dataset, room=StartRoom.of(17))
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
