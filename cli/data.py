@@ -174,7 +174,7 @@ def show(dataset: Annotated[Path, typer.Argument(help="Folder of the prepared da
             feature.kind,
             f"list of {feature.dtype}" if feature.is_list else feature.dtype,
             name,
-            f"{info.num_rows:,}" if info else "",
+            "learnt" if name in prepared.spec.learnt_tables else f"{info.num_rows:,}" if info else "",
             str(info.dim) if info else "",
             *(f"{split.missing_rates[feature.name]:.1%}" for split in prepared.splits.values()),
         )

@@ -55,16 +55,40 @@ class DataConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class KeysConfig:
+    """How a table learns its keys: one whose features say `vocabulary: learnt` in the feature spec.
+
+    Attributes:
+        capacity: The most keys that have a row at a time.
+        min_steps: In how many steps of training a key must be seen to get a row; until then it is an unknown one.
+        when_full: What happens when all rows are taken: "error": training ends; "unknown": new keys stay unknown;
+            "oldest", "rarest": the key goes that was seen last the longest ago, or in the fewest steps.
+        max_candidates: Most keys remembered that have no row yet; 0: as many as rows.
+    """
+
+    capacity: int
+    min_steps: int = 1
+    when_full: Literal["error", "unknown", "oldest", "rarest"] = "error"
+    max_candidates: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("capacity", 1), ("min_steps", 1), ("max_candidates", 0)):
+            _check(getattr(self, name) >= least, f"model.vocabularies: {name}", getattr(self, name), f"{least} or more")
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """The dense part of DLRM. The embedding width comes from the dataset.
+    """The dense part of DLRM, and the tables that learn their keys. The embedding width comes from the dataset.
 
     Attributes:
         bottom_mlp: Widths of the hidden layers over the continuous features; a layer of the embedding width follows.
         top_mlp: Widths of the hidden layers over the interactions; a layer of width 1, the logit, follows.
+        vocabularies: For each table that learns its keys, by name, how.
     """
 
     bottom_mlp: tuple[int, ...] = (64, 32)
     top_mlp: tuple[int, ...] = (128, 64)
+    vocabularies: Mapping[str, KeysConfig] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("bottom_mlp", "top_mlp"):
@@ -383,6 +407,9 @@ def _section(cls: type[Section], document: object, *, prefix: str) -> Section:
         if key not in hints:
             raise ConfigError(f"unknown key {prefix}{key}; {_nearest(str(key), hints, prefix)}")
     values = {key: _value(hints[key], value, key=f"{prefix}{key}") for key, value in document.items()}
+    for each in dataclasses.fields(typing.cast("Any", cls)):
+        if each.default is each.default_factory is dataclasses.MISSING and each.name not in values:
+            raise ConfigError(f"{prefix}{each.name} is missing; expected a value, as it has no default")
     return cls(**values)
 
 

@@ -5,7 +5,7 @@ Transformed rows by NVTabular, the lookup op and TensorFlow; of the tables only 
 
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ import tensorflow as tf
 from rankhouse.embedding_cache.format.golden import GoldenRequest
 from rankhouse.embedding_cache.format.score_bins import NUM_SCORE_BINS, score_bins
 from rankhouse.embedding_cache.format.statistics import TrainingStatistics
-from rankhouse.embedding_cache.format.vocabulary import UNKNOWN_ID
+from rankhouse.embedding_cache.format.vocabulary import MISSING_ID, UNKNOWN_ID
 from rankhouse.kernels import tf_ops
 from rankhouse.training.auc import roc_auc
 from rankhouse.training.data.lanes import NUM_LANES
@@ -147,10 +147,28 @@ def auc_loss(trained: TrainedModel, as_served: AsServed) -> AucLoss:
 
 
 def _held_out(trained: TrainedModel, *, num_rows: int, batch_size: int, num_lanes: int = 1) -> Iterator[Batch]:
-    """Reads the first rows of the held-out split, or of each lane of it, in batches of equal size but for the last."""
+    """Reads the first rows of the held-out split, or of each lane of it, in batches of equal size but for the last.
+
+    Their ids are those that serving will find.
+    """
     split = trained.run.config.data.valid_split
     loader = BatchLoader(trained.dataset, split, batch_size=batch_size, shuffle=False, num_lanes=num_lanes)
-    return itertools.islice(loader.batches(), -(-num_rows // batch_size))
+    for batch in itertools.islice(loader.batches(), -(-num_rows // batch_size)):
+        yield _with_ids(trained, batch)
+
+
+def _with_ids(trained: TrainedModel, batch: Batch) -> Batch:
+    """Puts ids in the place of the keys that tables have learnt; serving has one for a missing key, too."""
+    lengths = batch.lengths.copy()
+    ids = np.split(batch.ids, np.cumsum(lengths.sum(axis=1))[:-1])
+    for number, feature in enumerate(trained.dataset.spec.categorical):
+        if feature.is_learnt:
+            ids[number] = trained.learnt[feature.table].find(ids[number])
+        if feature.is_learnt and not feature.is_list:
+            present, ids[number] = ids[number], np.full(batch.num_samples, MISSING_ID)
+            ids[number][lengths[number] == 1] = present
+            lengths[number] = 1
+    return replace(batch, ids=np.concatenate(ids), lengths=lengths) if trained.learnt else batch
 
 
 def _scores(trained: TrainedModel, batch: Batch, *reads: AsServed | None) -> list[npt.NDArray[np.float32]]:
@@ -163,7 +181,7 @@ def _scores(trained: TrainedModel, batch: Batch, *reads: AsServed | None) -> lis
     for number, name in enumerate(names):
         unique, ids[table_of_id == number] = np.unique(batch.ids[table_of_id == number], return_inverse=True)
         # Without verifying files: exporting all rows does so before it is done.
-        used[name] = unique, trained.checkpoint.gather(name, unique)
+        used[name] = unique, trained.gather(name, unique)
     offsets = np.concatenate([[0], np.cumsum(batch.lengths.ravel(), dtype=np.int64)])
     found = []
     for read in reads:

@@ -59,13 +59,15 @@ def transformed(table: pa.Table, spec: FeatureSpec, transform: CompiledTransform
 
     Returns:
         The label and all features in the order of the spec: float32 for continuous ones, int64 or lists of int64 for
-        categorical ones, without nulls.
+        categorical ones, without nulls but for keys that are learnt in training.
     """
     columns = {spec.label: table[spec.label]}
     steps = {feature.name: feature.steps for feature in transform.features}
     for feature in spec.features:
         column = table[feature.name]
-        if isinstance(feature, CategoricalFeature):
+        if isinstance(feature, CategoricalFeature) and feature.is_learnt:
+            columns[feature.name] = column
+        elif isinstance(feature, CategoricalFeature):
             columns[feature.name] = _ids(column, feature, transform)
         else:
             values = column.cast(pa.float64(), safe=False).to_numpy()  # What is missing becomes NaN.

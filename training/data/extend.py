@@ -109,9 +109,11 @@ def _read_staged(folder: Path) -> Iterator[pa.Table]:
 
 
 def _grow(known: PreparedDataset, vocabularies: Vocabularies, parts: Iterator[pa.Table]) -> dict[str, Growth]:
+    # Keys that are learnt in training are no values of a vocabulary: their tables have nothing that grows.
     counters = {name: ValueCounter(features) for name, features in known.spec.tables.items()}
+    counted = [counters[name] for name in known.spec.fitted_tables]
     for table in parts:
-        for counter in counters.values():
+        for counter in counted:
             counter.add(table)
     usage = usage_of(known)
     return {

@@ -69,6 +69,8 @@ class CategoricalFeature:
         dim: The width of the table.
         frequency_threshold: Values seen less often in the fitted data are unknown ones; 0 keeps all.
         max_size: Most rows of the table, of which 3 are reserved; the rarest values are unknown ones. 0 is no limit.
+        vocabulary: "fitted": values get their rows from what preprocessing has seen. "learnt": the table learns its
+            keys while it is trained; values are handed through as they are, any int64.
     """
 
     name: str
@@ -79,6 +81,7 @@ class CategoricalFeature:
     dim: int = 16
     frequency_threshold: int = 0
     max_size: int = 0
+    vocabulary: str = "fitted"
 
     kind: Literal["categorical"] = dataclasses.field(default="categorical", init=False)
 
@@ -97,6 +100,26 @@ class CategoricalFeature:
             raise FeatureSpecError(
                 f"max_size is 0 (no limit) or at least {_SMALLEST_MAX_SIZE} (3 rows are reserved), not {self.max_size}"
             )
+        if self.vocabulary not in ("fitted", "learnt"):
+            raise FeatureSpecError(f"vocabulary is fitted or learnt, not {self.vocabulary!r}")
+        if self.is_learnt:
+            self._check_learnt()
+
+    def _check_learnt(self) -> None:
+        if self.dtype != "int64":
+            raise FeatureSpecError(
+                "vocabulary: learnt takes integers (dtype: int64); hash texts to 64 bits before, or leave it out"
+            )
+        for key in ("frequency_threshold", "max_size"):
+            if getattr(self, key):
+                raise FeatureSpecError(
+                    f"vocabulary: learnt has no {key}; recipes have min_steps and capacity, in model.vocabularies"
+                )
+
+    @property
+    def is_learnt(self) -> bool:
+        """Whether its table learns its keys while it is trained."""
+        return self.vocabulary == "learnt"
 
 
 AnyFeature = ContinuousFeature | CategoricalFeature
@@ -122,6 +145,7 @@ _CATEGORICAL_KEYS: dict[str, tuple[type, ...]] = {
     "dim": (int,),
     "frequency_threshold": (int,),
     "max_size": (int,),
+    "vocabulary": (str,),
 }
 _SPEC_KEYS: dict[str, tuple[type, ...]] = {
     "name": (str,),
@@ -130,7 +154,7 @@ _SPEC_KEYS: dict[str, tuple[type, ...]] = {
     "features": (list,),
 }
 # What belongs to a table stands at the feature that names it, so that sharers cannot contradict each other.
-_TABLE_KEYS = ("dim", "frequency_threshold", "max_size")
+_TABLE_KEYS = ("dim", "frequency_threshold", "max_size", "vocabulary")
 
 
 @dataclass(frozen=True)
@@ -199,6 +223,16 @@ class FeatureSpec:
         return {name: tuple(features) for name, features in tables.items()}
 
     @property
+    def fitted_tables(self) -> dict[str, tuple[CategoricalFeature, ...]]:
+        """Those of `tables` whose rows belong to the values that preprocessing has seen."""
+        return {name: features for name, features in self.tables.items() if not features[0].is_learnt}
+
+    @property
+    def learnt_tables(self) -> tuple[str, ...]:
+        """The tables that learn their keys while they are trained, in the order of the spec."""
+        return tuple(name for name, features in self.tables.items() if features[0].is_learnt)
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """The columns of prepared rows: the label and all features."""
         return (self.label, *(feature.name for feature in self.features))
@@ -209,8 +243,9 @@ class FeatureSpec:
         return (*self.columns, self.timestamp) if self.timestamp else self.columns
 
     def with_frequency_threshold(self, threshold: int) -> "FeatureSpec":
-        """The same spec with one frequency threshold for all tables."""
-        changed = {each.name: dataclasses.replace(each, frequency_threshold=threshold) for each in self.categorical}
+        """The same spec with one frequency threshold for all tables that preprocessing fits."""
+        fitted = [each for features in self.fitted_tables.values() for each in features]
+        changed = {each.name: dataclasses.replace(each, frequency_threshold=threshold) for each in fitted}
         return dataclasses.replace(self, features=tuple(changed.get(each.name, each) for each in self.features))
 
     @classmethod
@@ -307,6 +342,8 @@ def _entry(feature: AnyFeature) -> dict[str, Any]:
     is_list = values.pop("is_list")
     if isinstance(feature, CategoricalFeature):
         entry["list"] = is_list
+        if not feature.is_learnt:
+            del values["vocabulary"]  # Which releases that have no other do not know.
         if feature.table != feature.name:
             values = {key: value for key, value in values.items() if key not in _TABLE_KEYS}
     return entry | {key: value for key, value in values.items() if value is not None}

@@ -28,7 +28,7 @@ from rankhouse.training.data.feature_spec import CategoricalFeature, ContinuousF
 from rankhouse.training.data.new_folder import TRAIN_SPLIT, Progress, check_split_names, check_splits, new_folder
 from rankhouse.training.data.prepared import SPEC_NAME, WORKFLOW_NAME, PreparedDataset, Split, SplitFile, TableInfo
 from rankhouse.training.data.raw_parts import read_parts, sample
-from rankhouse.training.data.staging import StagedSplit, stage
+from rankhouse.training.data.staging import StagedSplit, hand_through, stage
 from rankhouse.training.errors import PreprocessError
 
 
@@ -253,6 +253,8 @@ def _transform(workflow: nvtabular.Workflow, name: str, staged: StagedSplit, fol
     names = [file.name for file in staged.files]
     with _translated(f"split {name!r} cannot be transformed"):
         workflow.transform(_dataset(staged)).to_parquet(str(output), output_files=names, row_group_size=ROW_GROUP_ROWS)
+    for file in staged.files:
+        hand_through(file, output / file.name, staged.spec, row_group_rows=ROW_GROUP_ROWS)
     shutil.rmtree(staged.files[0].parent)
     files = tuple(SplitFile(f"{name}/{file}", pq.read_metadata(output / file).num_rows) for file in names)
     split = staged.statistics.split(files)
@@ -298,13 +300,13 @@ class _Graph:
 
     def __init__(self, spec: FeatureSpec, vocabularies: Path) -> None:
         self._spec = spec
-        self._categorify = _categorify(spec, vocabularies) if spec.categorical else None
+        self._categorify = _categorify(spec, vocabularies) if spec.fitted_tables else None
         self._normalize: dict[str, ops.Normalize] = {}
         nodes = ColumnSelector([spec.label])
         for steps, names in _alike(spec.continuous).items():
             nodes = nodes + self._dense_node(names, steps)
         if self._categorify is not None:
-            groups = [[feature.name for feature in features] for features in spec.tables.values()]
+            groups = [[feature.name for feature in features] for features in spec.fitted_tables.values()]
             nodes = nodes + ([group if len(group) > 1 else group[0] for group in groups] >> self._categorify)
         self.workflow = nvtabular.Workflow(nodes)
 
@@ -341,8 +343,8 @@ class _Graph:
 
     def compiled(self) -> CompiledTransform:
         """The fit as plain data."""
-        vocabularies = {}
-        for table, features in self._spec.tables.items():
+        vocabularies: dict[str, Values] = {table: np.empty(0, np.int64) for table in self._spec.learnt_tables}
+        for table, features in self._spec.fitted_tables.items():
             assert self._categorify is not None
             storage = "_".join(feature.name for feature in features)
             vocabularies[table] = _known_values(self._categorify.categories[storage], storage, features[0].dtype)
@@ -351,7 +353,7 @@ class _Graph:
                 self._dense_feature(feature) if isinstance(feature, ContinuousFeature) else _table_feature(feature)
                 for feature in self._spec.features
             ],
-            Vocabularies.build(vocabularies),
+            Vocabularies.build({table: vocabularies[table] for table in self._spec.tables}),
         )
 
     def _dense_feature(self, feature: ContinuousFeature) -> Feature:
@@ -379,7 +381,7 @@ def _alike(features: tuple[ContinuousFeature, ...]) -> dict[ContinuousFeature, l
 
 def _categorify(spec: FeatureSpec, vocabularies: Path) -> _Categorify:
     thresholds, sizes = {}, {}
-    for features in spec.tables.values():
+    for features in spec.fitted_tables.values():
         storage = "_".join(feature.name for feature in features)
         if len(features) > 1 and storage in spec.columns:
             raise PreprocessError(

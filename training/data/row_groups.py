@@ -72,7 +72,7 @@ class RowGroups:
 
     def _check_ids(self, path: Path, table: pa.Table) -> None:
         """Finds ids that a lookup would fail on, while it is still known which feature and file they are of."""
-        for feature in self._spec.categorical:
+        for feature in (each for features in self._spec.fitted_tables.values() for each in features):
             column = table[feature.name]
             extremes = pc.min_max(pc.list_flatten(column) if feature.is_list else column).as_py()
             num_rows = self._tables[feature.table].num_rows

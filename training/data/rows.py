@@ -91,7 +91,7 @@ class Rows:
 
     @classmethod
     def from_arrow(cls, spec: FeatureSpec, table: pa.Table) -> "Rows":
-        """Takes the columns that the spec names out of an Arrow table without nulls."""
+        """Takes the columns that the spec names out of an Arrow table; nulls, as keys have them, are empty bags."""
         dense = np.empty((table.num_rows, len(spec.continuous)), dtype=np.float32)
         for index, feature in enumerate(spec.continuous):
             dense[:, index] = table[feature.name].to_numpy()
@@ -135,7 +135,10 @@ def joined(spec: FeatureSpec, parts: Sequence[Rows]) -> Batch:
 
 def _bags(column: pa.ChunkedArray) -> Bags:
     if not (pa.types.is_list(column.type) or pa.types.is_large_list(column.type)):
-        return Bags(column.to_numpy().astype(np.int64, copy=False), None)
+        if not column.null_count:
+            return Bags(column.to_numpy().astype(np.int64, copy=False), None)
+        offsets = np.concatenate([[0], np.cumsum(column.is_valid().to_numpy(), dtype=np.int64)])
+        return Bags(column.drop_null().to_numpy().astype(np.int64, copy=False), offsets)
     chunk = column.combine_chunks()
     if isinstance(chunk, pa.ChunkedArray):
         chunk = pa.concat_arrays(chunk.chunks) if chunk.num_chunks else pa.array([], column.type)

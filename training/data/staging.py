@@ -1,7 +1,8 @@
 """Staging: raw logs in the one form that NVTabular's CPU backend takes without loss.
 
 Continuous features are float64, because an integer column changes its dtype wherever a value is missing; categorical
-integers are text, because that same change would merge ids above 2**53.
+integers are text, because that same change would merge ids above 2**53. Columns of keys that are learnt in training
+stay as they are: NVTabular never sees them.
 """
 
 from collections.abc import Callable
@@ -20,10 +21,12 @@ class StagedSplit:
     """Raw rows as NVTabular takes them.
 
     Attributes:
+        spec: What the columns are.
         files: Parquet files of one row group each, in the order of the rows.
         statistics: What was counted of the rows.
     """
 
+    spec: FeatureSpec
     files: tuple[Path, ...]
     statistics: RawStatistics
 
@@ -57,10 +60,30 @@ def stage(path: Path | str, spec: FeatureSpec, folder: Path, on_rows: Callable[[
         # A file is one partition of Dask's.
         pq.write_table(staged, files[-1], row_group_size=table.num_rows, compression="lz4")
         on_rows(table.num_rows)
-    return StagedSplit(tuple(files), statistics)
+    return StagedSplit(spec, tuple(files), statistics)
+
+
+def hand_through(staged: Path, transformed: Path, spec: FeatureSpec, *, row_group_rows: int) -> None:
+    """Puts the columns of keys that are learnt in training from a staged file into the transformed one, row by row.
+
+    Args:
+        staged: The staged file.
+        transformed: What became of all its other columns; it is written anew.
+        spec: What the columns are.
+        row_group_rows: How many rows a row group of it has.
+    """
+    learnt = [feature.name for feature in spec.categorical if feature.is_learnt]
+    if not learnt:
+        return
+    table = pq.read_table(transformed)
+    for name, column in zip(learnt, pq.read_table(staged, columns=learnt).itercolumns(), strict=True):
+        table = table.append_column(name, column)
+    pq.write_table(table.select(spec.columns), transformed, row_group_size=row_group_rows)
 
 
 def _staged(column: pa.ChunkedArray, feature: AnyFeature) -> pa.ChunkedArray:
     if feature.kind == "continuous":
         return column.cast(pa.float64(), safe=False)
+    if feature.is_learnt:
+        return column
     return column.cast(pa.list_(pa.string()) if feature.is_list else pa.string())

@@ -64,11 +64,12 @@ def save_usage(folder: Path, usage: Mapping[str, Usage]) -> None:
 
 def _counted(dataset: PreparedDataset) -> dict[str, Usage]:
     counts = {name: np.zeros(table.num_rows, dtype=np.int64) for name, table in dataset.tables.items()}
+    fitted = [feature for features in dataset.spec.fitted_tables.values() for feature in features]
     for file in dataset.split(TRAIN_SPLIT).files:
         with pq.ParquetFile(dataset.path / file.name) as source:
             for group in range(source.num_row_groups):
-                rows = source.read_row_group(group, columns=[feature.name for feature in dataset.spec.categorical])
-                for feature in dataset.spec.categorical:
+                rows = source.read_row_group(group, columns=[feature.name for feature in fitted])
+                for feature in fitted:
                     column = rows[feature.name]
                     found = (pc.list_flatten(column) if feature.is_list else column).value_counts()
                     counts[feature.table][found.field("values").to_numpy()] += found.field("counts").to_numpy()

@@ -33,11 +33,11 @@ from rankhouse.embedding_cache.format.transform import CompiledTransform, Transf
 from rankhouse.embedding_cache.format.version import Version, VersionStore
 from rankhouse.embedding_cache.format.version_record import EVENT_TIME, Source
 from rankhouse.training.continuation import check_same_fit
-from rankhouse.training.data.prepared import PreparedDataset
 from rankhouse.training.errors import ExportError
 from rankhouse.training.export.delta_parent import check_parent
 from rankhouse.training.export.onnx_export import OnnxScorer, write_onnx
 from rankhouse.training.export.served_rows import ServedRows
+from rankhouse.training.export.served_transform import ServedTransform, served_transform
 from rankhouse.training.models.trained_model import TrainedModel, load_trained_model
 from rankhouse.training.trainer_scores import auc_loss, golden_requests, training_statistics
 
@@ -86,14 +86,14 @@ def export_version(
     dataset = trained.dataset
     check_same_fit(trained.checkpoint, dataset)
     metrics, row_types = _metrics(trained), dict.fromkeys(dataset.tables, row_type)
-    rows = ServedRows(trained.checkpoint, dataset, row_types, metrics=metrics, on_bytes=on_bytes)
+    rows = ServedRows(trained.checkpoint, dataset, row_types, metrics=metrics, on_bytes=on_bytes, learnt=trained.learnt)
     metrics |= _auc_metrics(trained, rows, max_auc_loss)
     metrics[STATISTICS] = training_statistics(trained, as_served=rows.as_served).document()
-    with _parts(trained, rows) as parts:
+    with _parts(trained, rows) as parts, served_transform(trained) as transform:
         content = VersionContent(
             model=model,
             dense=parts.dense,
-            transform=dataset.path,
+            transform=transform.path,
             num_dense=parts.num_dense,
             tables=[rows.whole(table) for table in dataset.tables],
             features=[FeatureContent(each.name, each.table, each.combiner) for each in dataset.spec.categorical],
@@ -101,7 +101,7 @@ def export_version(
             metrics=metrics,
             source=_source(trained),
         )
-        return VersionStore(store).write(content, check=functools.partial(_check, dataset))
+        return VersionStore(store).write(content, check=functools.partial(_check, transform))
 
 
 def export_delta(
@@ -131,9 +131,14 @@ def export_delta(
 
     Raises:
         ContentError, ExportError, TrainingError, FormatError: As in `export_version`; also if the checkpoint did not go
-            on from what the parent holds, or ids stand for other values.
+            on from what the parent holds, ids stand for other values, or a table learns its keys.
     """
     trained = load_trained_model(run, checkpoint=checkpoint)
+    for table in trained.learnt:
+        raise ExportError(
+            f"table {table!r} of {trained.run.path} learns its keys, so its rows may stand for other keys than in the "
+            "parent, in ways that no dataset notes; export in full, without --delta"
+        )
     versions = VersionStore(store)
     over = versions.open_in_place(parent, model=model)
     since = check_parent(trained, over)
@@ -143,10 +148,10 @@ def export_delta(
     metrics |= _auc_metrics(trained, rows, max_auc_loss)
     metrics[STATISTICS] = training_statistics(trained, as_served=rows.as_served).document()
     num_layers = len(over.record.vocabularies) or 1
-    with _parts(trained, rows) as parts:
+    with _parts(trained, rows) as parts, served_transform(trained) as transform:
         content = DeltaContent(
             dense=parts.dense,
-            transform=trained.dataset.path,
+            transform=transform.path,
             num_dense=parts.num_dense,
             tables=[
                 rows.delta(table.name, since=since, num_known=table.num_rows, num_layers=num_layers)
@@ -156,17 +161,17 @@ def export_delta(
             metrics=metrics,
             source=_source(trained),
             # The base alone is large, and nothing of it but its number of rows is needed here; the others are verified.
-            noted_layers=trained.dataset.layer_records[:1],
+            noted_layers=transform.layer_records[:1],
         )
-        return versions.write_delta(content, over, check=functools.partial(_check, trained.dataset))
+        return versions.write_delta(content, over, check=functools.partial(_check, transform))
 
 
-def _check(dataset: PreparedDataset, version: Version) -> None:
+def _check(transform: ServedTransform, version: Version) -> None:
     """Checks a version before it appears, against its dataset and by its own golden requests."""
-    for number, (found, noted) in enumerate(zip(version.record.vocabularies, dataset.layer_records, strict=True)):
+    for number, (found, noted) in enumerate(zip(version.record.vocabularies, transform.layer_records, strict=True)):
         if found != noted:
             raise ExportError(
-                f"{dataset.layers[number]} was altered since the dataset was made: expected SHA-256 {noted.sha256}, "
+                f"{transform.layers[number]} was altered since the dataset was made: expected SHA-256 {noted.sha256}, "
                 f"found {found.sha256}; restore it from another copy, or preprocess again"
             )
     check_golden(version)

@@ -11,6 +11,7 @@ from rankhouse.embedding_cache.format.progress import ByteProgress
 from rankhouse.embedding_cache.format.records import TableContent, TableDelta
 from rankhouse.embedding_cache.format.row_types import decode, encoded, row_type_of
 from rankhouse.training.checkpoint.files import Checkpoint
+from rankhouse.training.checkpoint.learnt_keys import LearntKeys
 from rankhouse.training.data.prepared import PreparedDataset
 from rankhouse.training.errors import ExportError
 
@@ -32,6 +33,7 @@ class ServedRows:
         *,
         metrics: dict[str, Any],
         on_bytes: Callable[[int, int], None],
+        learnt: Mapping[str, LearntKeys] | None = None,
     ) -> None:
         """Names what to read; no row is read yet.
 
@@ -42,6 +44,7 @@ class ServedRows:
             metrics: Where to note the error that the row types cost, of all rows consumed so far: `row_error_max` and
                 `row_error_mean`, absolute; nothing where all tables are float32.
             on_bytes: Called while rows are consumed, with the bytes so far and in all.
+            learnt: The keys of the tables that learn theirs, by name.
 
         Raises:
             ContentError: There is no such row type.
@@ -49,6 +52,7 @@ class ServedRows:
         """
         self._checkpoint, self._dataset = checkpoint, dataset
         self._vocabularies = dataset.transform().vocabularies
+        self._learnt = learnt or {}
         self._row_types = {table: row_type_of(name) for table, name in row_types.items()}
         self._progress = ByteProgress(on_bytes)
         self._errors = _RowErrors(metrics)
@@ -74,12 +78,13 @@ class ServedRows:
                 cannot hold a value; a row is not finite.
         """
         info, row_type = self._dataset.tables[table], self._row_types[table]
-        self._progress.expect(info.num_rows * row_type.row_bytes(info.dim))
+        num_rows = self._learnt[table].num_rows if table in self._learnt else info.num_rows
+        self._progress.expect(num_rows * row_type.row_bytes(info.dim))
         blocks = self._consumed(table, self._streamed(table))
-        return TableContent(table, info.num_rows, info.dim, blocks, dtype=row_type.name)
+        return TableContent(table, num_rows, info.dim, blocks, dtype=row_type.name)
 
     def delta(self, table: str, *, since: int, num_known: int, num_layers: int) -> TableDelta:
-        """The rows of a table that changed, and those whose id got or lost its value.
+        """The rows of a table that changed, and those whose id got or lost its value; not of one that learns its keys.
 
         The files that hold the rows are not verified: that would read all of them.
 
@@ -105,8 +110,10 @@ class ServedRows:
         return TableDelta(table, info.num_rows, ids, blocks, removed=changed[is_free])
 
     def _streamed(self, table: str) -> Iterator[tuple[Ids, Rows]]:
-        free = self._vocabularies.free_ids(table)
-        for block in self._checkpoint.stream(table, num_rows=self._block_rows(table)):
+        free, num_rows = self._vocabularies.free_ids(table), self._block_rows(table)
+        learnt = self._learnt.get(table)
+        stream = self._checkpoint.stream(table, num_rows=num_rows) if not learnt else learnt.stream(num_rows=num_rows)
+        for block in stream:
             ids, rows = np.arange(block.start, block.start + len(block.rows)), block.rows
             inside = free[slice(*np.searchsorted(free, (ids[0], ids[-1] + 1)))]
             if len(inside):

@@ -14,12 +14,13 @@ from rankhouse.training.distributed_embedding import DistributedEmbedding
 from rankhouse.training.exchange.sent_ids import SentIds
 from rankhouse.training.exchange.wire_format import WireFormat, with_dtypes
 from rankhouse.training.models.dlrm import DLRM
+from rankhouse.training.models.model_tables import model_tables
 from rankhouse.training.optimizers.learning_rates import Decay, LearningRate, Warmup
 from rankhouse.training.optimizers.optimizers import Optimizer
 from rankhouse.training.plan import Plan
 from rankhouse.training.planner.at_start import plan_at_start
 from rankhouse.training.ranks import Ranks
-from rankhouse.training.tables.specs import EmbeddingSpec, Input
+from rankhouse.training.tables.specs import EmbeddingSpec, Input, VocabularySettings
 
 
 @dataclass(frozen=True)
@@ -63,18 +64,24 @@ class RankingModel:
                 initial value depends on that number, so that it is the same however far the table has grown.
 
         Raises:
+            ConfigError: The recipe does not go with the tables that learn their keys.
             ModelError: The model does not fit the dataset.
             PlanError: The tables cannot be placed as the recipe says, or do not fit the memory at hand.
         """
         dense = build_dense(config, dataset, precision=config.training.precision)
-        initial_rows = {name: table.num_rows for name, table in dataset.tables.items()} | dict(initial_rows or {})
+        sizes = model_tables(config, dataset)
+        initial_rows = {name: table.num_rows for name, table in sizes.items()} | dict(initial_rows or {})
         plan = plan or plan_at_start(config, dataset, ranks=ranks)
         embedding = DistributedEmbedding(
             [
                 EmbeddingSpec(
-                    table.num_rows, table.dim, name, embeddings_initializer=_initial_values(initial_rows[name])
+                    table.num_rows,
+                    table.dim,
+                    name,
+                    embeddings_initializer=_initial_values(initial_rows[name]),
+                    vocabulary=_vocabulary(config, name),
                 )
-                for name, table in dataset.tables.items()
+                for name, table in sizes.items()
             ],
             inputs=[Input(feature.name, feature.table, feature.combiner) for feature in dataset.spec.categorical],
             ranks=ranks,
@@ -185,6 +192,11 @@ def _wire_formats(config: Config, plan: Plan) -> dict[str, WireFormat]:
 def _initial_values(num_rows: int) -> tf_keras.initializers.Initializer:
     bound = 1 / math.sqrt(num_rows)
     return tf_keras.initializers.RandomUniform(-bound, bound)
+
+
+def _vocabulary(config: Config, table: str) -> VocabularySettings | None:
+    keys = config.model.vocabularies.get(table)
+    return None if keys is None else VocabularySettings(keys.min_steps, keys.when_full, keys.max_candidates)
 
 
 def _learning_rate(config: OptimizerConfig) -> LearningRate:

@@ -7,6 +7,7 @@ from rankhouse.training.checkpoint.host_memory import free_bytes
 from rankhouse.training.config import AUTO_PLAN, Config
 from rankhouse.training.data.prepared import PreparedDataset
 from rankhouse.training.errors import NoRoomError, PlanError
+from rankhouse.training.models.model_tables import model_tables
 from rankhouse.training.plan import Plan, TableSpec
 from rankhouse.training.planner.calibration import calibrate
 from rankhouse.training.planner.forecast import forecast
@@ -30,10 +31,12 @@ def plan_at_start(config: Config, dataset: PreparedDataset, *, ranks: Ranks, ear
             another measurement could give another one.
 
     Raises:
+        ConfigError: The recipe does not go with the tables that learn their keys; on all ranks alike.
         NoRoomError: The plan does not fit the memory at hand; on all ranks alike.
         PlanError: The tables cannot be placed as the recipe says; on all ranks alike.
     """
-    kept = earlier if _goes_on(config, dataset, ranks, earlier) else None
+    sizes = [(name, info.num_rows, info.dim) for name, info in model_tables(config, dataset).items()]
+    kept = earlier if _goes_on(config, sizes, ranks, earlier) else None
     told = ranks.exchange_json([socket.gethostname(), free_bytes(), kept is not None], name="room")
     rooms = rooms_of_machines([(name, free) for name, free, _ in told])
     measures = config.parallel.plan == AUTO_PLAN and not config.parallel.hardware and not told[0][2]
@@ -65,12 +68,10 @@ def _decide(
     return {"plan": made.plan.document()}
 
 
-def _goes_on(config: Config, dataset: PreparedDataset, ranks: Ranks, earlier: Plan | None) -> bool:
+def _goes_on(config: Config, sizes: list[tuple[str, int, int]], ranks: Ranks, earlier: Plan | None) -> bool:
     if earlier is None or config.parallel.plan != AUTO_PLAN or earlier.num_ranks != ranks.size:
         return False
-    return [_size(table) for table in earlier.tables] == [
-        (name, info.num_rows, info.dim) for name, info in dataset.tables.items()
-    ]
+    return [_size(table) for table in earlier.tables] == sizes
 
 
 def _size(table: TableSpec) -> tuple[str, int, int]:

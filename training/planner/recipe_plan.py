@@ -16,6 +16,7 @@ from rankhouse.training.config import AUTO_PLAN, Config
 from rankhouse.training.data.prepared import PreparedDataset
 from rankhouse.training.errors import PlanError
 from rankhouse.training.exchange.wire_format import WireDtypes
+from rankhouse.training.models.model_tables import model_tables
 from rankhouse.training.models.synthetic_models import ID_EXPONENT
 from rankhouse.training.plan import Placement, Plan, TableSpec, make_plan, place
 from rankhouse.training.planner.constraints import Constraint, decided_wire, on_device, read_constraints
@@ -35,6 +36,7 @@ def plan_recipe(config: Config, dataset: PreparedDataset, cluster: Cluster) -> F
     Raises:
         NoRoomError: A plan by cost does not fit the ranks' memory; the message says what would. Of other plans
             `room.check_room` says whether they do.
+        ConfigError: The recipe does not go with the tables that learn their keys.
         PlanError: There are no tables, the document or a decision does not go with them or with the ranks, or the
             optimizer cannot train tables that are cut so.
     """
@@ -50,9 +52,13 @@ def plan_recipe(config: Config, dataset: PreparedDataset, cluster: Cluster) -> F
 
 
 def recipe_workload(config: Config, dataset: PreparedDataset) -> Workload:
-    """Returns what a step of a recipe does. A list is taken to have one id in a sample, as nobody has counted them."""
+    """Returns what a step of a recipe does. A list is taken to have one id in a sample, as nobody has counted them.
+
+    Raises:
+        ConfigError: The recipe does not go with the tables that learn their keys.
+    """
     loads = []
-    for name, info in dataset.tables.items():
+    for name, info in model_tables(config, dataset).items():
         num_inputs = len(dataset.spec.tables[name])
         # Known values come by falling frequency, and those of logs follow about such a law.
         loads.append(TableLoad(TableSpec(name, info.num_rows, info.dim, float(num_inputs)), num_inputs, ID_EXPONENT))

@@ -11,6 +11,7 @@ from rankhouse.training.config import AUTO_PLAN, Config, load_recipe, override
 from rankhouse.training.continuation import check_continues, source_checkpoint, source_recipe
 from rankhouse.training.data.prepared import PreparedDataset
 from rankhouse.training.errors import ConfigError
+from rankhouse.training.models.model_tables import model_tables
 from rankhouse.training.planner.hardware import PROFILES, hardware_profile
 from rankhouse.training.planner.recipe_plan import plan_recipe
 from rankhouse.training.planner.room import Room, check_room, cluster_of
@@ -180,6 +181,7 @@ def _checked(config: Config, data: Path | None) -> Config:
     for split in (config.data.train_split, config.data.valid_split):
         dataset.split(split)
     feature_number(dataset.spec, config.training.auc_by)
+    model_tables(config, dataset)
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, path=str(path)))
     # Ranks and later starts may have another working directory.
     parallel = dataclasses.replace(
