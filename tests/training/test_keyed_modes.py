@@ -1,7 +1,6 @@
 """Tables that learn their keys, in every parallel mode: one rank against three, evaluation and checkpoints."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import tf_keras
 from rankhouse.kernels.optimizer_settings import Momentum
 from rankhouse.training.checkpoint.checkpoint import load_checkpoint
 from rankhouse.training.distributed_embedding import DistributedEmbedding
-from rankhouse.training.errors import CheckpointError, EmbeddingError, PlanError
+from rankhouse.training.errors import CheckpointError, EmbeddingError
 from rankhouse.training.optimizers.optimizers import Optimizer
 from rankhouse.training.plan import Plan, TableSpec, place
 from rankhouse.training.ranks import Ranks
@@ -210,11 +209,6 @@ def test_refuses_what_a_vocabulary_cannot_do() -> None:
             VocabularySettings(**settings)
     with pytest.raises(EmbeddingError, match="table 'a' has a vocabulary, so its rows are drawn by key"):
         EmbeddingSpec(4, 2, "a", embeddings_initializer="orthogonal", vocabulary=VocabularySettings())
-    spec = EmbeddingSpec(4, 2, "a", vocabulary=VocabularySettings())
-    table = TableSpec("a", 4, 2)
-    where = replace(place(table, "table_wise", num_ranks=1), device="host", cache_rows=2)
-    with pytest.raises(PlanError, match="table 'a' learns its keys, and lies on the host by the plan"):
-        DistributedEmbedding([spec], plan=Plan((table,), (where,), 1))
     mapping = {"input_dim": 4, "output_dim": 2, "name": "a", "vocabulary": {"min_count": 2}}
     with pytest.raises(EmbeddingError, match="unknown key 'min_count' in the vocabulary of table 'a'; did you mean"):
         DistributedEmbedding([mapping])

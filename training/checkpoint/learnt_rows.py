@@ -33,7 +33,7 @@ Ints = npt.NDArray[np.int64]
 
 def key_arrays(learnt: LearntRows) -> dict[str, tf.Variable]:
     """Returns a copy of what a table knows of the key in each of its rows, by the name of the array."""
-    known, num_rows = learnt.known(), learnt.variable.shape[0]
+    known, num_rows = learnt.known(), learnt.num_rows
     columns = (known.keys, known.counts, known.last_steps)
     return {
         name: tf.Variable(tf.scatter_nd(known.ids[:, tf.newaxis], column, [num_rows]), trainable=False)

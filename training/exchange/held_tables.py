@@ -11,7 +11,7 @@ from rankhouse.training.exchange.bad_ids import count_bad, require_rows
 from rankhouse.training.exchange.batch import Batch
 from rankhouse.training.exchange.layout import Feature
 from rankhouse.training.plan import ShardSpec
-from rankhouse.training.tables.host_rows import HostRows, check_gradient, check_weights
+from rankhouse.training.tables.host_rows import HostRows, check_gradient, check_weights, host_rows_of
 from rankhouse.training.tables.row_maps import NO_ROW, RowMap, find_rows
 from rankhouse.training.tables.specs import Input
 
@@ -115,7 +115,7 @@ class HeldTables:
         return check_gradient(found, hosted) if hosted else found
 
     def _hosted(self, keys: Sequence[_Key]) -> list[HostRows]:
-        return [found for found in map(self._row_maps.get, keys) if isinstance(found, HostRows)]
+        return [found for found in map(host_rows_of, map(self._variables.__getitem__, keys)) if found]
 
     def _to_rows(
         self, keys: Sequence[_Key], batch: Batch, inputs: Sequence[Input], training: bool | tf.Tensor

@@ -122,7 +122,7 @@ class HostRows:
         shape = (self._num_rows, *variable.shape[1:])
         name = f"table {self.table}"
         values = make_array(shape, variable.dtype.as_numpy_dtype, fill=fill, folder=self._folder, name=name)
-        array = _HostArray(variable, values, self)
+        array = _HostArray(variable, values, fill, self)
         self._arrays.append(array)
         mark_cached(variable, array)
 
@@ -176,6 +176,28 @@ class HostRows:
                 "that knows how to update it; make an Optimizer of rankhouse.training.optimizers first, or a "
                 "distributed_optimizer and call its build"
             )
+
+    def start(self, rows: Ids) -> Ids:
+        """Notes that rows of the table, which were just brought for an update, start anew.
+
+        Args:
+            rows: int64 [n]; not in a `tf.function`.
+
+        Returns:
+            int64 [n], the rows of the variable that have them, to be overwritten.
+        """
+        with self._lock:
+            slots = self._slots.slots_of(rows - self._first_row).astype(np.int64)
+            self._slots.changed[slots] = True
+            return slots
+
+    def start_all(self) -> None:
+        """Has the table and what is remembered of its rows start anew, as they were when they were attached."""
+        with self._lock:
+            self._slots = SlotMap(self.table, self._num_rows, self._slots.num_slots)
+            for array in self._arrays:
+                for start in range(0, self._num_rows, _BLOCK_ROWS):
+                    array.values[start : start + _BLOCK_ROWS] = array.fill
 
     def write_back(self) -> None:
         """Writes back what was changed: the arrays are then the table."""
@@ -241,6 +263,7 @@ class _HostArray:
 
     variable: tf.Variable
     values: npt.NDArray[Any]
+    fill: float
     owner: HostRows
 
     def read(self, rows: Numbers) -> npt.NDArray[Any]:

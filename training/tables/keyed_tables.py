@@ -14,7 +14,7 @@ from rankhouse.training.ranks import Ranks
 from rankhouse.training.tables.key_owners import owners
 from rankhouse.training.tables.learnt_rows import LearntRows
 from rankhouse.training.tables.specs import EmbeddingSpec
-from rankhouse.training.tables.variable_rows import write_rows
+from rankhouse.training.tables.variable_rows import read_rows_at, write_rows
 from rankhouse.training.tables.whole_tables import BLOCK_BYTES
 
 Maps = Mapping[ShardSpec, LearntRows]
@@ -125,7 +125,7 @@ def _nothing() -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def _read(learnt: LearntRows, entries: Entries, start: int, stop: int) -> tuple[tf.Tensor, tf.Tensor]:
-    values = tf.gather(learnt.variable, entries.ids[start:stop])
+    values = read_rows_at(learnt.variable, entries.ids[start:stop].numpy())
     return tf.reshape(values, [-1]), entries.keys[start:stop]
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
-from rankhouse.training.errors import EmbeddingError, PlanError
+from rankhouse.training.errors import EmbeddingError
 from rankhouse.training.plan import Placement, Plan, ShardSpec, check_plan
 from rankhouse.training.tables.host_rows import HostRows, HostRowsStats
 from rankhouse.training.tables.learnt_rows import LearntRows
@@ -26,7 +26,7 @@ class TableShard:
         column_start: Its first column in the table.
         column_stop: One behind its last column.
         host_rows: Of a table on the host, what brings its rows; `variable` is float32 [cached rows, columns] then.
-        learnt: Of a table that learns its keys, what says which of its rows hold which keys.
+        learnt: Of a table that learns its keys, what says which of its rows hold which keys; on the host as well.
     """
 
     table: str
@@ -51,7 +51,8 @@ class TableShard:
         rows = (rectangle.row_start, rectangle.row_stop)
         host_rows = None
         if placement.device == "host":
-            sizes = {"first_row": rows[0], "num_rows": rectangle.num_rows}
+            # What learns its keys gives them rows of the rectangle, from 0 on.
+            sizes = {"first_row": 0 if learnt else rows[0], "num_rows": rectangle.num_rows}
             host_rows = HostRows(placement.table, variable, **sizes, folder=placement.host_folder)
         replicated = placement.mode == "data_parallel"
         columns = (rectangle.column_start, rectangle.column_stop)
@@ -60,7 +61,7 @@ class TableShard:
     @property
     def row_map(self) -> RowMap | None:
         """What stands between an id and its row; None: nothing."""
-        return self.host_rows or self.learnt
+        return self.learnt or self.host_rows
 
     def rectangle(self, rank: int) -> ShardSpec:
         """Returns it as the plan has it."""
@@ -86,7 +87,7 @@ def check_tables(plan: Plan, specs: Sequence[EmbeddingSpec], *, num_ranks: int) 
 
     Raises:
         EmbeddingError: It is for other ones.
-        PlanError: It is none, or one lies where it cannot.
+        PlanError: It is none.
     """
     if plan.num_ranks != num_ranks:
         raise EmbeddingError(f"the plan is for {plan.num_ranks} ranks, but {num_ranks} train; make it for {num_ranks}")
@@ -97,8 +98,4 @@ def check_tables(plan: Plan, specs: Sequence[EmbeddingSpec], *, num_ranks: int) 
             raise EmbeddingError(
                 f"table {spec.name!r} has {spec.input_dim} rows of width {spec.output_dim}, but the plan has "
                 f"{planned.get(spec.name, 'no such table')}; make the plan of the same tables"
-            )
-        if spec.vocabulary is not None and plan.placement(spec.name).device == "host":
-            raise PlanError(
-                f"table {spec.name!r} learns its keys, and lies on the host by the plan; place it on the device"
             )
