@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -83,8 +84,13 @@ def within(module: str, prefix: str) -> bool:
     return module == prefix or module.startswith(prefix + ".")
 
 
-def imports(path: Path) -> Iterator[tuple[str, bool]]:
-    """Yields (module, at top level) for each import of a file; `from a import b` yields a.b where that is a module."""
+@cache
+def imports(path: Path) -> list[tuple[str, bool]]:
+    """Returns (module, at top level) for each import of a file; `from a import b` is a.b where that is a module."""
+    return list(find_imports(path))
+
+
+def find_imports(path: Path) -> Iterator[tuple[str, bool]]:
     tree = ast.parse(path.read_text())
     top = {id(node) for node in tree.body}
     for node in ast.walk(tree):
