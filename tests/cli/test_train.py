@@ -28,11 +28,20 @@ def rankhouse_train(folder: Path, *arguments: str) -> "subprocess.CompletedProce
     return subprocess.run([*COMMAND, *arguments], cwd=folder, capture_output=True, text=True, timeout=600, check=False)
 
 
-def test_a_run_is_trained_and_then_finished(folder: Path) -> None:
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A folder with a finished run, and what it printed."""
+    folder = tmp_path_factory.mktemp("first")
+    write_tiny_dataset(folder / "tiny")
     trained = rankhouse_train(folder, "--data", "tiny", "--run", "first", *SMALL)
     assert trained.returncode == 0, trained.stderr
-    assert "finished 5 steps: AUC 0." in trained.stdout
-    assert "look at runs/first/report.html" in trained.stdout
+    return folder, trained.stdout
+
+
+def test_a_run_is_trained_and_then_finished(first: tuple[Path, str]) -> None:
+    folder, output = first
+    assert "finished 5 steps: AUC 0." in output
+    assert "look at runs/first/report.html" in output
     again = rankhouse_train(folder, "--resume", "--run", "first")
     assert again.returncode == 0
     assert "runs/first is finished already" in again.stdout
@@ -82,9 +91,9 @@ def test_a_run_cannot_be_resumed_and_overwritten(folder: Path) -> None:
     assert "--resume goes on with the run" in failed.stderr
 
 
-def test_a_run_goes_on_from_another_on_the_next_days_data(folder: Path) -> None:
+def test_a_run_goes_on_from_another_on_the_next_days_data(first: tuple[Path, str]) -> None:
+    folder, _ = first
     write_tiny_dataset(folder / "next", table_rows=TABLE_ROWS | {"user": 40}, freed=[{"user": [4]}])
-    assert rankhouse_train(folder, "--data", "tiny", "--run", "first", *SMALL).returncode == 0
     trained = rankhouse_train(folder, "--data", "next", "--run", "second", "--from", "runs/first")
     assert trained.returncode == 0, trained.stderr
     assert "runs/first/checkpoints/step-00000005 has learnt: 5 steps" in trained.stdout
