@@ -7,7 +7,7 @@
 Embedding tables are not in here: they may be spread over ranks, or lie in a server's cache.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -16,6 +16,7 @@ import tf_keras as keras
 from rankhouse.kernels import tf_ops
 from rankhouse.training.config import ModelConfig
 from rankhouse.training.errors import ModelError
+from rankhouse.training.models.dense_products import dense as dense_layer
 
 
 class DLRM(keras.Model):  # type: ignore[misc]
@@ -58,7 +59,8 @@ class DLRM(keras.Model):  # type: ignore[misc]
         bottom = _mlp("bottom", (*config.bottom_mlp, self.dim), "relu", seed=seed, precision=precision)
         self.bottom_layers = bottom if num_dense else []
         self.top_layers = _mlp("top", (*config.top_mlp, 1), None, seed=seed + 500, precision=precision)
-        self([tf.zeros([1, num_dense]), tf.zeros([1, self.num_features * self.dim])])
+        # Keras' own calls make the weights.
+        self([tf.zeros([1, num_dense]), tf.zeros([1, self.num_features * self.dim])], portable=True)
 
     def call(self, inputs: tuple[tf.Tensor, tf.Tensor], *, portable: bool = False) -> tf.Tensor:
         """Scores a batch.
@@ -72,21 +74,22 @@ class DLRM(keras.Model):  # type: ignore[misc]
             Logits, float32 [B]. B may be 0.
         """
         dense, embeddings = inputs
-        for layer in self.bottom_layers:
-            dense = layer(dense)
         interact = portable_interaction if portable else tf_ops.dot_interaction
+        dense = _through(self.bottom_layers, dense, portable=portable)
         bottom = tf.cast(dense, tf.float32) if self.num_dense else None
-        return self._top(interact(bottom, embeddings, dim=self.dim))
-
-    def _top(self, features: tf.Tensor) -> tf.Tensor:
-        for layer in self.top_layers:
-            features = layer(features)
-        return tf.squeeze(features, axis=1)
+        features = interact(bottom, embeddings, dim=self.dim)
+        return tf.squeeze(_through(self.top_layers, features, portable=portable), axis=1)
 
     def named_variables(self) -> dict[str, tf.Variable]:
         """Returns the weights under names that stay: `bottom_0/kernel`, `bottom_0/bias`, ..."""
         layers = (*self.bottom_layers, *self.top_layers)
         return {f"{layer.name}/{kind}": getattr(layer, kind) for layer in layers for kind in ("kernel", "bias")}
+
+
+def _through(layers: Sequence[keras.layers.Dense], rows: tf.Tensor, *, portable: bool) -> tf.Tensor:
+    for layer in layers:
+        rows = layer(rows) if portable else dense_layer(layer, rows)
+    return rows
 
 
 def portable_interaction(bottom: tf.Tensor | None, embeddings: tf.Tensor, *, dim: int) -> tf.Tensor:

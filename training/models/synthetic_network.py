@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from rankhouse.kernels.optimizer_settings import Adagrad, OptimizerSettings
 from rankhouse.training.distributed_embedding import DistributedEmbedding
 from rankhouse.training.errors import ModelError
+from rankhouse.training.models.dense_products import dense
 from rankhouse.training.models.synthetic_models import ID_EXPONENT, SyntheticModel
 from rankhouse.training.optimizers.optimizers import Optimizer
 from rankhouse.training.plan import Plan
@@ -101,11 +102,10 @@ class SyntheticNetwork(tf_keras.Model):  # type: ignore[misc]
     def call(self, inputs: tuple[tf.Tensor, tf.Tensor, tf.Tensor]) -> tf.Tensor:
         """Returns the logits float32 [B] of (numerical, ids, lengths); collective."""
         numerical, ids, lengths = inputs
-        hidden = self.interact(self.embedding.lookup(ids, lengths))
-        hidden = tf.concat([hidden, numerical], axis=1)
+        parts: tuple[tf.Tensor, ...] = (self.interact(self.embedding.lookup(ids, lengths)), numerical)
         for layer in self._layers_in_turn:
-            hidden = layer(hidden)
-        return hidden[:, 0]
+            parts = (dense(layer, *parts),)
+        return parts[0][:, 0]
 
     def interact(self, pooled: tf.Tensor) -> tf.Tensor:
         """Averages neighbouring columns: [B, E] -> [B, E / S, rounded up]; at the ends over fewer."""
