@@ -208,7 +208,7 @@ def combine_duplicates(ids: NDArray[np.int64], rows: NDArray[np.float32], *, num
 
 def pooled_lookup_weight_gradient(
     grad: NDArray[np.float32],
-    tables: Sequence[NDArray[np.float32]],
+    tables: Sequence[NDArray[Any]],
     ids: NDArray[Any],
     offsets: NDArray[np.int64] | FixedHotness,
     *,
@@ -223,7 +223,7 @@ def pooled_lookup_weight_gradient(
 
     Args:
         grad: float32 [B, E], the gradient of what `pooled_lookup` returned.
-        tables: As in `pooled_lookup`, of float32.
+        tables: As in `pooled_lookup`, but not of int8.
         ids: As in `pooled_lookup`, and so all others.
         offsets: As in `pooled_lookup`.
         weights: float32 [N].

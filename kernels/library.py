@@ -11,7 +11,7 @@ import rankhouse.kernels
 from rankhouse.kernels.errors import STATUS_ERRORS, InternalError, LibraryError
 
 # RH_ABI_VERSION of the header that the declarations below were written from.
-ABI_VERSION = 2
+ABI_VERSION = 3
 
 COMBINERS = {"sum": 0, "mean": 1, "sqrtn": 2, "none": 3}
 
@@ -117,6 +117,7 @@ class TrainedTable(ctypes.Structure):
         ("last_steps", ctypes.c_void_p),
         ("num_rows", ctypes.c_int64),
         ("dim", ctypes.c_int64),
+        ("type", ctypes.c_int32),
     ]
 
 

@@ -2,6 +2,10 @@
 
 Letters in shapes: R a table's rows, D its width, U unique ids. Any thread may call these functions, but the arrays that
 a call writes must not be used meanwhile. Results do not depend on the number of threads.
+
+Tables are float32, float16, or uint16 with the bits of bfloat16; gradients and slots are always float32. Rows of 16
+bits make the step of float32 rows and are rounded stochastically (rankhouse/optimizers.h), by bits that depend on the
+new value and the number of the step alone: so the step must be given, and count on from 1.
 """
 
 import ctypes
@@ -19,6 +23,7 @@ from rankhouse.kernels.errors import ArgumentError
 from rankhouse.kernels.executor import Threads, executor_of
 from rankhouse.kernels.lookup_request import LookupRequest, Policy, TableShape
 from rankhouse.kernels.optimizer_settings import KINDS, OptimizerSettings
+from rankhouse.kernels.rows import row_type_number, row_type_of
 
 # What the settings are called in rh_optimizer, where the names differ.
 _FIELDS = {
@@ -26,6 +31,10 @@ _FIELDS = {
     "l2_regularization_strength": "l2",
     "l2_shrinkage_regularization_strength": "l2_shrinkage",
 }
+
+
+# The dtypes of tables that are trained: float32, float16, and uint16 for the bits of bfloat16.
+_TRAINED_TYPES = (np.dtype(np.float32), np.dtype(np.float16), np.dtype(np.uint16))
 
 
 @dataclass(frozen=True)
@@ -51,13 +60,13 @@ def make_slots(settings: OptimizerSettings, num_rows: int, dim: int) -> Slots:
 
 
 def apply(
-    table: NDArray[np.float32],
+    table: NDArray[Any],
     slots: Slots,
     gradient: SparseGradient,
     settings: OptimizerSettings,
     *,
     learning_rate: float,
-    step: int = 1,
+    step: int | None = None,
     learning_rates: NDArray[np.float32] | None = None,
     gradient_scale: float = 1.0,
     num_threads: Threads = None,
@@ -65,12 +74,13 @@ def apply(
     """Makes one step of a table, in place.
 
     Args:
-        table: float32 [R, D].
+        table: float32, float16 or uint16 [R, D].
         slots: What `make_slots` made for it.
         gradient: The rows that the batch touched, each once.
         settings: The rule and its settings.
         learning_rate: Of this step, at least 0.
-        step: The number of this step, from 1: read by Adam, Adamax and the exact kinds.
+        step: The number of this step, from 1: read by Adam, Adamax, the exact kinds, and all rules on rows that are not
+            float32, which need it. None: 1.
         learning_rates: float32 [step - 1 or more], those of the steps before, for the exact kind of Adam; None: they
             were all `learning_rate`.
         gradient_scale: What the gradient is multiplied with first, not 0; for clipping by the global norm.
@@ -82,7 +92,7 @@ def apply(
             layout than expected; nothing is changed.
     """
     _check_gradient(gradient, table)
-    optimizer = _optimizer(settings, learning_rate, step, learning_rates, gradient_scale)
+    optimizer = _optimizer(settings, learning_rate, step_of(step, [table.dtype]), learning_rates, gradient_scale)
     update = _update(table, slots, settings, optimizer)
     update.ids, update.num_ids = gradient.ids.ctypes.data, len(gradient.ids)
     update.gradient = gradient.rows.ctypes.data
@@ -90,7 +100,7 @@ def apply(
 
 
 def pooled_lookup_update(
-    tables: Sequence[NDArray[np.float32]],
+    tables: Sequence[NDArray[Any]],
     slots: Sequence[Slots],
     settings: Sequence[OptimizerSettings],
     grad: NDArray[np.float32],
@@ -100,7 +110,7 @@ def pooled_lookup_update(
     feature_tables: Sequence[int],
     combiners: Sequence[str],
     learning_rate: float,
-    step: int = 1,
+    step: int | None = None,
     weights: NDArray[np.float32] | None = None,
     weighting: str = "tensorflow",
     out_of_range: Policy | Sequence[Policy] = "error",
@@ -113,7 +123,7 @@ def pooled_lookup_update(
     It has the bits of `arrays.pooled_lookup_gradient` and `apply`, but writes no gradient to memory.
 
     Args:
-        tables: float32 [R, D] each.
+        tables: float32, float16 or uint16 [R, D] each.
         slots: What `make_slots` made for each table.
         settings: The rule and its settings for each table.
         grad: float32 [B, E], the gradient of what `arrays.pooled_lookup` returned.
@@ -148,6 +158,7 @@ def pooled_lookup_update(
         out_of_range=out_of_range,
     )
     request.check_grad(grad)
+    step = step_of(step, [table.dtype for table in tables])
     native = (library.Optimizer * len(tables))()
     trained = (library.TrainedTable * len(tables))()
     for t, (table, slot, rule) in enumerate(zip(tables, slots, settings, strict=True)):
@@ -161,7 +172,7 @@ def pooled_lookup_update(
 
 
 def catch_up(
-    table: NDArray[np.float32],
+    table: NDArray[Any],
     slots: Slots,
     settings: OptimizerSettings,
     *,
@@ -174,7 +185,7 @@ def catch_up(
     """Makes the steps that rows have missed, in place; does nothing for other kinds than the exact ones.
 
     Args:
-        table: float32 [R, D].
+        table: float32, float16 or uint16 [R, D].
         slots: What `make_slots` made for it.
         settings: The rule and its settings.
         learning_rate: Of the step `step`.
@@ -216,6 +227,19 @@ def squared_norm(gradients: Sequence[SparseGradient], *, num_threads: Threads = 
     return result.value
 
 
+def step_of(step: Any, dtypes: Sequence[Any]) -> Any:
+    """Returns the number of a step of tables of these dtypes, 1 where none is given.
+
+    Raises:
+        ArgumentError: None is given, and not all tables are float32.
+    """
+    if step is None and any(dtype != np.float32 for dtype in dtypes):
+        raise ArgumentError(
+            "step is missing: rows that are not float32 are rounded by its number; give it, counting on from 1"
+        )
+    return 1 if step is None else step
+
+
 def settings_fields(settings: OptimizerSettings) -> dict[str, Any]:
     """Returns the settings as rh_optimizer has them: rule and kind as numbers, the rest under its names in C."""
     fields = {_FIELDS.get(name, name): value for name, value in vars(settings).items()}
@@ -242,22 +266,32 @@ def _optimizer(
     return optimizer
 
 
-def _shape_of(table: NDArray[np.float32], name: str) -> TableShape:
-    check_array(table, name, np.float32, 2)
+def _shape_of(table: NDArray[Any], name: str) -> TableShape:
+    _check_table(table, name)
     return TableShape(*table.shape)
 
 
+def _check_table(table: NDArray[Any], name: str) -> None:
+    if not isinstance(table, np.ndarray) or table.dtype not in _TRAINED_TYPES or table.ndim != 2:
+        raise ArgumentError(
+            f"{name} is {getattr(table, 'dtype', type(table).__name__)} of shape {getattr(table, 'shape', ())}: "
+            "expected float32, float16 or uint16 (bfloat16) [rows, width]; int8 rows are looked up only"
+        )
+    check_array(table, name, table.dtype.type, 2, shape=table.shape)
+
+
 def _update(
-    table: NDArray[np.float32], slots: Slots, settings: OptimizerSettings, optimizer: library.Optimizer
+    table: NDArray[Any], slots: Slots, settings: OptimizerSettings, optimizer: library.Optimizer
 ) -> library.Update:
-    check_array(table, "table", np.float32, 2, shape=table.shape)
+    _check_table(table, "table")
     if len(slots.arrays) != len(settings.slot_names) or (slots.last_steps is not None) != settings.is_exact:
         raise ArgumentError(
             f"slots were made for other settings: {type(settings).__name__} needs {list(settings.slot_names)}"
             f"{' and last_steps' if settings.is_exact else ''}; use make_slots"
         )
     num_rows, dim = table.shape
-    trained = library.TrainedTable(rows=table.ctypes.data, num_rows=num_rows, dim=dim)
+    row_type = row_type_number(row_type_of(table))
+    trained = library.TrainedTable(rows=table.ctypes.data, num_rows=num_rows, dim=dim, type=row_type)
     shape = settings.slot_shape(num_rows, dim)
     for number, (name, array) in enumerate(zip(settings.slot_names, slots.arrays, strict=True)):
         check_array(array, name, np.float32, len(shape), shape=shape)
@@ -268,7 +302,8 @@ def _update(
     return library.Update(table=trained, optimizer=ctypes.pointer(optimizer))
 
 
-def _check_gradient(gradient: SparseGradient, table: NDArray[np.float32]) -> None:
+def _check_gradient(gradient: SparseGradient, table: NDArray[Any]) -> None:
+    _check_table(table, "table")
     check_array(gradient.ids, "gradient.ids", np.int64, 1)
     check_array(gradient.rows, "gradient.rows", np.float32, 2)
     if gradient.rows.shape != (len(gradient.ids), table.shape[-1]):

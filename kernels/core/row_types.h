@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "core/hash.h"
 #include "core/host_device.h"
 #include "rankhouse/rows.h"
 
@@ -78,6 +79,53 @@ RH_ROW_INLINE uint16_t FloatToBFloat16(float value) {
   const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
   const uint32_t quiet = (bits >> 16) | 0x40u;
   const uint32_t is_nan = MaskOf((bits & 0x7fffffffu) > 0x7f800000u);
+  return static_cast<uint16_t>((quiet & is_nan) | (rounded & ~is_nan));
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Stochastic rounding: what lies between two neighbours goes to the upper one as often as it is near to it, so that a
+// table which adds up many small moves keeps their sum on average. Beyond the largest finite number there is no upper
+// neighbour, and values round to the nearest, as above.
+// ---------------------------------------------------------------------------------------------------------------------
+
+// What the random bits of a step begin with.
+RH_ROW_INLINE uint32_t RoundingSeed(int64_t step) { return static_cast<uint32_t>(HashKey(step) >> 32); }
+
+// The random bits of a value in a step: a function of these alone, so that neither threads, ranks, plans nor devices
+// can change a bit. Wellons' lowbias32 (a bijection of 32 bits whose every bit depends on every bit) of both together:
+// over the steps a value is given bits as if at random, and so are the values of a step.
+RH_ROW_INLINE uint32_t RandomBits(float value, uint32_t seed) {
+  uint32_t hash = BitsOfFloat(value) ^ seed;
+  hash = (hash ^ hash >> 16) * 0x7feb352du;
+  hash = (hash ^ hash >> 15) * 0x846ca68bu;
+  return hash ^ hash >> 16;
+}
+
+// A NaN becomes a quiet one, as in FloatToFloat16.
+RH_ROW_INLINE uint16_t RoundToFloat16(float value, uint32_t random) {
+  const uint32_t bits = BitsOfFloat(value);
+  const uint32_t magnitude = bits & 0x7fffffffu;
+  const uint32_t is_last = MaskOf(magnitude >= 0x477fe000u);  // the largest finite number
+  const uint32_t added = (0x1000u & is_last) | ((random >> 19) & ~is_last);
+  const uint32_t normal = (magnitude - (112u << 23) + added) >> 13;
+  // Below 2^-14 in steps of 2^-45, of which the last 21 bits are below the last bit that stays. Of float32's own
+  // numbers below the normal ones nothing is left.
+  const uint32_t is_small = MaskOf(magnitude < (113u << 23));
+  const float fraction = FloatOfBits(magnitude & is_small & MaskOf(magnitude >= (1u << 23)));
+  const uint32_t small = (static_cast<uint32_t>(static_cast<int32_t>(fraction * 0x1p45f)) + (random >> 11)) >> 21;
+  const uint32_t nan = (0x200u | ((magnitude >> 13) & 0x3ffu)) & MaskOf(magnitude > 0x7f800000u);
+  const uint32_t is_big = MaskOf(magnitude >= (143u << 23));
+  return static_cast<uint16_t>(((bits >> 16) & 0x8000u) | (small & is_small) | (normal & ~is_small & ~is_big) |
+                               ((0x7c00u | nan) & is_big));
+}
+
+RH_ROW_INLINE uint16_t RoundToBFloat16(float value, uint32_t random) {
+  const uint32_t bits = BitsOfFloat(value);
+  const uint32_t magnitude = bits & 0x7fffffffu;
+  const uint32_t is_last = MaskOf(magnitude >= 0x7f7f0000u);  // the largest finite number
+  const uint32_t rounded = (bits + ((0x8000u & is_last) | ((random >> 16) & ~is_last))) >> 16;
+  const uint32_t quiet = (bits >> 16) | 0x40u;
+  const uint32_t is_nan = MaskOf(magnitude > 0x7f800000u);
   return static_cast<uint16_t>((quiet & is_nan) | (rounded & ~is_nan));
 }
 

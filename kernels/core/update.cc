@@ -83,7 +83,7 @@ void RequireIds(const rh_update& update, int32_t t) {
 void CheckUpdate(const rh_update& update, int32_t t, bool updated, int64_t first_step) {
   Require(update.optimizer != nullptr, "the update of table ", t, " has a NULL optimizer");
   CheckOptimizer(*update.optimizer, t, first_step);
-  CheckTrainedTable(update.table, *update.optimizer, t, updated);
+  CheckTrainedTable(update.table, *update.optimizer, t, updated, first_step);
 }
 
 void CheckIncreasing(const rh_update& update, int32_t table) {
@@ -125,9 +125,18 @@ void CheckOptimizer(const rh_optimizer& optimizer, int32_t table, int64_t first_
   CheckKind(optimizer, table, first_step);
 }
 
-void CheckTrainedTable(const rh_trained_table& trained, const rh_optimizer& optimizer, int32_t table, bool updated) {
+void CheckTrainedTable(const rh_trained_table& trained, const rh_optimizer& optimizer, int32_t table, bool updated,
+                       int64_t first_step) {
   Require(trained.num_rows >= 0 && trained.dim >= 1, "table ", table, " that is trained has rows of shape [",
           trained.num_rows, ", ", trained.dim, "]: expected rows >= 0 and a width >= 1");
+  Require(trained.type != RH_INT8_ROWWISE, "table ", table,
+          " that is trained has rows of row-wise int8, which are looked up only: train float32, float16 or bfloat16 "
+          "rows, and quantize what is served");
+  Require(trained.type >= RH_FLOAT32 && trained.type <= RH_BFLOAT16, "table ", table, " that is trained has row type ",
+          trained.type, ": expected 0 (float32), 1 (float16) or 2 (bfloat16)");
+  Require(trained.type == RH_FLOAT32 || optimizer.step >= first_step, "the optimizer of table ", table, " has step ",
+          optimizer.step, ": expected at least ", first_step,
+          ", because float16 and bfloat16 rows are rounded by the number of the step (the first step is 1)");
   if (!updated || trained.num_rows == 0) return;
   Require(trained.rows != nullptr, "table ", table, " that is trained has NULL rows");
   for (int s = 0; s < rh_num_slots(optimizer.rule); ++s) {

@@ -9,8 +9,10 @@ namespace rankhouse {
 // Checks the settings of the optimizer of table `table`, whose step must be at least first_step. Throws Error.
 void CheckOptimizer(const rh_optimizer& optimizer, int32_t table, int64_t first_step = 1);
 
-// Checks sizes and pointers of a table that is trained. Where no row is updated, pointers may be NULL. Throws Error.
-void CheckTrainedTable(const rh_trained_table& trained, const rh_optimizer& optimizer, int32_t table, bool updated);
+// Checks type, sizes and pointers of a table that is trained, and with rows that are not float32 that the step is at
+// least first_step. Where no row is updated, pointers may be NULL. Throws Error.
+void CheckTrainedTable(const rh_trained_table& trained, const rh_optimizer& optimizer, int32_t table, bool updated,
+                       int64_t first_step = 1);
 
 // Checks settings, sizes and pointers of all updates, for rh_apply or for rh_catch_up. Throws Error.
 void CheckUpdates(const rh_update* updates, int32_t num_tables);

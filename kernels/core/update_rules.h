@@ -12,6 +12,7 @@
 #include <cstdint>
 
 #include "core/host_device.h"
+#include "core/row_types.h"
 #include "rankhouse/kernels.h"
 
 // Inlined everywhere: on the CPU into functions that are compiled for several instruction sets (cpu/simd.h).
@@ -44,6 +45,7 @@ struct UpdateConstants {
   bool nesterov;
   int64_t most_missed;          // RH_EXACT of Adam: how many missed steps are looked at
   const float* learning_rates;  // as in rh_optimizer
+  uint32_t rounding;            // of rows that are not float32: the RoundingSeed of the step
 };
 
 // x^n for n >= 0, by squaring: the same bits on every device.
@@ -102,6 +104,7 @@ inline UpdateConstants MakeUpdateConstants(const rh_optimizer& optimizer) {
   c.nesterov = optimizer.nesterov != 0;
   if (c.kind == RH_EXACT && c.rule == RH_ADAM) c.most_missed = MostMissed(optimizer.beta_1, optimizer.beta_2);
   c.learning_rates = optimizer.learning_rates;
+  c.rounding = RoundingSeed(optimizer.step);
   return c;
 }
 

@@ -37,7 +37,11 @@ struct Block {
 UsedRows FindUsedRows(const Target& target) {
   const rh_trained_table& table = *target.trained;
   UsedRows used = {};
-  used.rows[used.num_rows++] = table.rows;
+  if (table.type == RH_FLOAT32) {
+    used.rows[used.num_rows++] = static_cast<const float*>(table.rows);
+  } else {
+    used.narrow_rows = static_cast<const char*>(table.rows);
+  }
   for (int s = 0; s < rh_num_slots(target.constants.rule); ++s) {
     if (target.constants.rule == RH_ROWWISE_ADAGRAD) {
       used.numbers[used.num_numbers++] = reinterpret_cast<const char*>(table.slots[s]);

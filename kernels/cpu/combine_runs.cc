@@ -114,6 +114,10 @@ RH_INLINE void PrefetchUsed(const UsedRows& used, int64_t id, int64_t table_dim)
   const int64_t dim = kDim > 0 ? kDim : table_dim;
   const int64_t num_floats = std::min(dim, kMaxPrefetchedUse);
   for (int k = 0; k < used.num_rows; ++k) PrefetchFloats<kSecondLevel>(used.rows[k] + id * dim, num_floats);
+  if (used.narrow_rows != nullptr) {
+    const char* row = used.narrow_rows + id * dim * 2;
+    for (int64_t byte = 0; byte < 2 * num_floats; byte += 64) __builtin_prefetch(row + byte, 0, kSecondLevel);
+  }
   for (int k = 0; k < used.num_numbers; ++k) __builtin_prefetch(used.numbers[k] + id * 4);
 }
 

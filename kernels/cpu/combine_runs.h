@@ -9,7 +9,8 @@ namespace rankhouse {
 // What will be used next of each id: rows as wide as the gradient's, and single numbers.
 struct UsedRows {
   const float* rows[3];
-  const char* numbers[2];  // of 4 bytes
+  const char* narrow_rows;  // with elements of 2 bytes; NULL: none
+  const char* numbers[2];   // of 4 bytes
   int num_rows;
   int num_numbers;
 };

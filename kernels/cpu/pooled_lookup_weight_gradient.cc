@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "core/lookup.h"
+#include "core/row_types.h"
 #include "core/status.h"
 #include "cpu/parallel.h"
 #include "cpu/simd.h"
@@ -16,7 +17,8 @@ namespace {
 
 constexpr int64_t kLanes = 16;
 
-RH_INLINE float Dot(const float* __restrict a, const float* __restrict b, int64_t dim) {
+template <typename Row>
+RH_INLINE float Dot(const float* __restrict a, const Row& b, int64_t dim) {
   float sums[kLanes] = {};
   int64_t d = 0;
   for (; d + kLanes <= dim; d += kLanes) {
@@ -29,21 +31,33 @@ RH_INLINE float Dot(const float* __restrict a, const float* __restrict b, int64_
 }
 
 // products [a bag's ids] = the bag's gradient . each id's row. Returns false at an id that is an error.
-RH_SIMD bool MultiplyRows(const Lookup& lookup, const Feature& feature, Bag bag, const float* grad, float* products) {
+template <typename Row>
+RH_INLINE bool MultiplyRowsOf(const Lookup& lookup, const Feature& feature, Bag bag, const float* grad,
+                              float* products) {
   for (int64_t n = bag.begin; n < bag.end; ++n) {
     if (n + kPrefetchRows < feature.last_id) {
       const uintptr_t row =
           static_cast<uintptr_t>(lookup.id(n + kPrefetchRows)) * static_cast<uintptr_t>(feature.stride);
-      PrefetchRow(reinterpret_cast<const float*>(reinterpret_cast<uintptr_t>(feature.rows) + row), 0, feature.dim);
+      PrefetchRow(reinterpret_cast<const char*>(reinterpret_cast<uintptr_t>(feature.rows) + row), 0, feature.stride);
     }
     const int64_t row = feature.Row(lookup.id(n));
     if (row == kFault) return false;
     products[n - bag.begin] = 0.0f;
     if (row == kZeroRow || grad == nullptr) continue;
-    const float* values = reinterpret_cast<const float*>(feature.rows + row * feature.stride);
-    products[n - bag.begin] = Dot(grad, values, feature.dim);
+    products[n - bag.begin] = Dot(grad, Row(feature.rows + row * feature.stride, feature.dim), feature.dim);
   }
   return true;
+}
+
+RH_SIMD bool MultiplyRows(const Lookup& lookup, const Feature& feature, Bag bag, const float* grad, float* products) {
+  switch (feature.type) {
+    case RH_FLOAT16:
+      return MultiplyRowsOf<Float16Row>(lookup, feature, bag, grad, products);
+    case RH_BFLOAT16:
+      return MultiplyRowsOf<BFloat16Row>(lookup, feature, bag, grad, products);
+    default:
+      return MultiplyRowsOf<Float32Row>(lookup, feature, bag, grad, products);
+  }
 }
 
 // From products to gradients, by the derivatives that lookup.h gives.
@@ -84,8 +98,8 @@ void WeightGradient(const rh_lookup* raw, const rh_feature_rows* grad, float* we
           "weights or weight_grad is NULL: the gradient of weights needs both");
   int64_t cost = 1;
   for (const Feature& feature : lookup.features()) {
-    Require(feature.type == RH_FLOAT32, "table ", feature.table, " has row type ", feature.type,
-            ": the gradient of weights takes float32 rows only");
+    Require(feature.type != RH_INT8_ROWWISE, "table ", feature.table,
+            " has rows of row-wise int8: the gradient of weights takes float32, float16 or bfloat16 rows");
     cost += (feature.last_id - feature.first_id) * (20 + feature.dim / 3) / std::max<int64_t>(1, lookup.batch_size());
   }
   FirstFault fault;

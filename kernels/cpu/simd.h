@@ -28,9 +28,9 @@ namespace rankhouse {
 constexpr int64_t kPrefetchRows = 16;
 
 // Starts loading a row. The address may be wild (an id that was not checked yet): a prefetch never faults.
-RH_INLINE void PrefetchRow(const float* rows, int64_t row, int64_t dim) {
+RH_INLINE void PrefetchRow(const void* rows, int64_t row, int64_t row_bytes) {
   constexpr uintptr_t kLine = 64;
-  const uintptr_t size = static_cast<uintptr_t>(dim) * sizeof(float);
+  const uintptr_t size = static_cast<uintptr_t>(row_bytes);
   const uintptr_t address = reinterpret_cast<uintptr_t>(rows) + static_cast<uintptr_t>(row) * size;
   // The processor's own prefetcher follows long rows by itself.
   const uintptr_t end = address + (size < 4 * kLine ? size : 4 * kLine);

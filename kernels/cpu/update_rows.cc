@@ -2,23 +2,25 @@
 
 #include <algorithm>
 
+#include "cpu/narrow_rows.h"
+
 namespace rankhouse {
 namespace {
 
 // Rows are worked on in blocks of this many columns, which fill the widest vector register.
 constexpr int64_t kBlock = 16;
 
-// A row and its slots; a slot that the rule does not have is never used.
+// Weights as float32 and their slots; a slot that the rule does not have is never used.
 struct TrainedRow {
   float* __restrict w;
   float* __restrict a;
   float* __restrict b;
 };
 
-RH_INLINE TrainedRow RowOf(const rh_trained_table& table, int64_t row, int num_slots) {
-  const int64_t at = row * table.dim;
-  return {table.rows + at, num_slots > 0 ? table.slots[0] + at : nullptr,
-          num_slots > 1 ? table.slots[1] + at : nullptr};
+// The weights of a part of a row that begins at column `first`, and their slots.
+RH_INLINE TrainedRow PartOf(const rh_trained_table& table, int64_t row, int64_t first, float* weights, int num_slots) {
+  const int64_t at = row * table.dim + first;
+  return {weights, num_slots > 0 ? table.slots[0] + at : nullptr, num_slots > 1 ? table.slots[1] + at : nullptr};
 }
 
 // A block of columns as one value, which stays in a register.
@@ -96,10 +98,23 @@ RH_INLINE void StepColumns(const UpdateConstants& c, const float* gradient, cons
 }
 
 template <typename Rule, bool kTouched>
-RH_INLINE void StepRow(const UpdateConstants& c, const float* gradient, const TrainedRow& row, int64_t dim) {
+RH_INLINE void StepPart(const UpdateConstants& c, const float* gradient, const TrainedRow& part, int64_t dim) {
   int64_t d = 0;
-  for (; d + kBlock <= dim; d += kBlock) StepColumns<Rule, kTouched, true>(c, gradient, row, d, kBlock);
-  if (d < dim) StepColumns<Rule, kTouched, false>(c, gradient, row, d, dim - d);
+  for (; d + kBlock <= dim; d += kBlock) StepColumns<Rule, kTouched, true>(c, gradient, part, d, kBlock);
+  if (d < dim) StepColumns<Rule, kTouched, false>(c, gradient, part, d, dim - d);
+}
+
+template <typename Rule, bool kTouched, bool kNarrow>
+RH_INLINE void StepRow(const UpdateConstants& c, const float* gradient, const rh_trained_table& table, int64_t row) {
+  Weights<kNarrow> weights(table, row);
+  int64_t first = 0;
+  do {
+    const int64_t n = weights.Size(first);
+    const TrainedRow part = PartOf(table, row, first, weights.Load(first, n), Rule::kNumSlots);
+    StepPart<Rule, kTouched>(c, kTouched ? gradient + first : nullptr, part, n);
+    weights.Store(first, n, c.rounding);
+    first += n;
+  } while (kNarrow && first < table.dim);
 }
 
 // The mean of the squares, from their partial sums: the order is that of RowwiseAdagradRule.
@@ -128,15 +143,40 @@ RH_INLINE void ScaleColumns(const UpdateConstants& c, float factor, const float*
   StoreLanes<kFull>(after, n, w);
 }
 
-RH_INLINE void StepRowwise(const UpdateConstants& c, const float* gradient, float* w, float* slot, int64_t dim) {
+RH_INLINE void AddSquaresOfPart(const UpdateConstants& c, const float* gradient, const float* w, int64_t dim,
+                                Lanes& sums) {
   static_assert(kBlock == RowwiseAdagradRule::kNumSums, "a block adds to every sum once");
-  Lanes sums = {};
   int64_t d = 0;
   for (; d + kBlock <= dim; d += kBlock) AddSquares<true>(c, gradient + d, w + d, kBlock, sums);
   if (d < dim) AddSquares<false>(c, gradient + d, w + d, dim - d, sums);
-  const float factor = RowwiseAdagradRule::StepSlot(c, MeanOf(sums, dim), *slot);
-  for (d = 0; d + kBlock <= dim; d += kBlock) ScaleColumns<true>(c, factor, gradient + d, w + d, kBlock);
+}
+
+RH_INLINE void ScalePart(const UpdateConstants& c, float factor, const float* gradient, float* w, int64_t dim) {
+  int64_t d = 0;
+  for (; d + kBlock <= dim; d += kBlock) ScaleColumns<true>(c, factor, gradient + d, w + d, kBlock);
   if (d < dim) ScaleColumns<false>(c, factor, gradient + d, w + d, dim - d);
+}
+
+// Parts begin at multiples of kBlock, so that all add up in the order of whole rows.
+template <bool kNarrow>
+RH_INLINE void StepRowwise(const UpdateConstants& c, const float* gradient, const rh_trained_table& table,
+                           int64_t row) {
+  Weights<kNarrow> weights(table, row);
+  Lanes sums = {};
+  int64_t first = 0;
+  do {
+    const int64_t n = weights.Size(first);
+    AddSquaresOfPart(c, gradient + first, weights.Load(first, n), n, sums);
+    first += n;
+  } while (kNarrow && first < table.dim);
+  const float factor = RowwiseAdagradRule::StepSlot(c, MeanOf(sums, table.dim), table.slots[0][row]);
+  first = 0;
+  do {
+    const int64_t n = weights.Size(first);
+    ScalePart(c, factor, gradient + first, weights.Load(first, n), n);
+    weights.Store(first, n, c.rounding);
+    first += n;
+  } while (kNarrow && first < table.dim);
 }
 
 RH_INLINE void CatchUpMomentum(const UpdateConstants& c, const TrainedRow& row, int64_t dim, int64_t num_missed) {
@@ -173,43 +213,50 @@ RH_INLINE void CatchUpAdam(const UpdateConstants& c, const TrainedRow& row, int6
   }
 }
 
-template <typename Rule>
+template <typename Rule, bool kNarrow>
 RH_INLINE void CatchUpRow(const UpdateConstants& c, const rh_trained_table& table, int64_t row, int64_t until) {
   const int64_t last_step = table.last_steps[row];
   if (last_step >= until) return;
-  const TrainedRow trained = RowOf(table, row, Rule::kNumSlots);
-  if constexpr (Rule::kNumSlots == MomentumRule::kNumSlots) {
-    CatchUpMomentum(c, trained, table.dim, until - last_step);
-  } else {
-    CatchUpAdam(c, trained, table.dim, last_step, until);
-  }
+  Weights<kNarrow> weights(table, row);
+  int64_t first = 0;
+  do {
+    const int64_t n = weights.Size(first);
+    const TrainedRow part = PartOf(table, row, first, weights.Load(first, n), Rule::kNumSlots);
+    if constexpr (Rule::kNumSlots == MomentumRule::kNumSlots) {
+      CatchUpMomentum(c, part, n, until - last_step);
+    } else {
+      CatchUpAdam(c, part, n, last_step, until);
+    }
+    weights.Store(first, n, kNarrow ? RoundingSeed(until) : 0);
+    first += n;
+  } while (kNarrow && first < table.dim);
   table.last_steps[row] = static_cast<int32_t>(until);
 }
 
-template <typename Rule, bool kExact>
+template <typename Rule, bool kExact, bool kNarrow>
 RH_INLINE void UpdateRowsOf(const UpdateConstants& c, const rh_trained_table& table, const int64_t* ids,
                             const float* gradient, int64_t num_ids) {
   for (int64_t k = 0; k < num_ids; ++k) {
-    if (k + kPrefetchRows < num_ids) PrefetchTrained(table, c.rule, ids[k + kPrefetchRows]);
+    if (k + kPrefetchRows < num_ids) PrefetchTrained<kNarrow>(table, c.rule, ids[k + kPrefetchRows]);
     const int64_t row = ids[k];
     if constexpr (kExact) {
-      CatchUpRow<Rule>(c, table, row, c.step - 1);
+      CatchUpRow<Rule, kNarrow>(c, table, row, c.step - 1);
       table.last_steps[row] = static_cast<int32_t>(c.step);
     }
-    StepRow<Rule, true>(c, gradient + k * table.dim, RowOf(table, row, Rule::kNumSlots), table.dim);
+    StepRow<Rule, true, kNarrow>(c, gradient + k * table.dim, table, row);
   }
 }
 
+template <bool kNarrow>
 RH_INLINE void UpdateRowsRowwise(const UpdateConstants& c, const rh_trained_table& table, const int64_t* ids,
                                  const float* gradient, int64_t num_ids) {
   for (int64_t k = 0; k < num_ids; ++k) {
-    if (k + kPrefetchRows < num_ids) PrefetchTrained(table, c.rule, ids[k + kPrefetchRows]);
-    const int64_t row = ids[k];
-    StepRowwise(c, gradient + k * table.dim, table.rows + row * table.dim, table.slots[0] + row, table.dim);
+    if (k + kPrefetchRows < num_ids) PrefetchTrained<kNarrow>(table, c.rule, ids[k + kPrefetchRows]);
+    StepRowwise<kNarrow>(c, gradient + k * table.dim, table, ids[k]);
   }
 }
 
-template <typename Rule>
+template <typename Rule, bool kNarrow>
 RH_INLINE void MoveUntouchedRowsOf(const UpdateConstants& c, const rh_trained_table& table, const int64_t* ids,
                                    int64_t num_ids, int64_t begin, int64_t end) {
   const int64_t* touched = std::lower_bound(ids, ids + num_ids, begin);
@@ -217,64 +264,96 @@ RH_INLINE void MoveUntouchedRowsOf(const UpdateConstants& c, const rh_trained_ta
     if (touched != ids + num_ids && *touched == row) {
       ++touched;
     } else {
-      const TrainedRow trained = RowOf(table, row, Rule::kNumSlots);
-      StepRow<Rule, false>(c, trained.w, trained, table.dim);
+      StepRow<Rule, false, kNarrow>(c, nullptr, table, row);
     }
   }
 }
 
-template <typename Rule>
+template <typename Rule, bool kNarrow>
 RH_INLINE void CatchUpRowsOf(const UpdateConstants& c, const rh_trained_table& table, const int64_t* ids, int64_t begin,
                              int64_t end) {
   for (int64_t k = begin; k < end; ++k) {
-    if (ids != nullptr && k + kPrefetchRows < end) PrefetchTrained(table, c.rule, ids[k + kPrefetchRows]);
-    CatchUpRow<Rule>(c, table, ids == nullptr ? k : ids[k], c.step);
+    if (ids != nullptr && k + kPrefetchRows < end) PrefetchTrained<kNarrow>(table, c.rule, ids[k + kPrefetchRows]);
+    CatchUpRow<Rule, kNarrow>(c, table, ids == nullptr ? k : ids[k], c.step);
   }
+}
+
+// The same for tables of float32 (!kNarrow) and of other types.
+template <bool kNarrow>
+RH_INLINE void UpdateRowsBy(const UpdateConstants& c, const rh_trained_table& table, const int64_t* ids,
+                            const float* gradient, int64_t num_ids) {
+  const bool exact = c.kind == RH_EXACT;
+  switch (c.rule) {
+    case RH_SGD:
+      return UpdateRowsOf<SgdRule, false, kNarrow>(c, table, ids, gradient, num_ids);
+    case RH_MOMENTUM:
+      return exact ? UpdateRowsOf<MomentumRule, true, kNarrow>(c, table, ids, gradient, num_ids)
+                   : UpdateRowsOf<MomentumRule, false, kNarrow>(c, table, ids, gradient, num_ids);
+    case RH_ADAGRAD:
+      return UpdateRowsOf<AdagradRule, false, kNarrow>(c, table, ids, gradient, num_ids);
+    case RH_ROWWISE_ADAGRAD:
+      return UpdateRowsRowwise<kNarrow>(c, table, ids, gradient, num_ids);
+    case RH_ADAM:
+      return exact ? UpdateRowsOf<AdamRule, true, kNarrow>(c, table, ids, gradient, num_ids)
+                   : UpdateRowsOf<AdamRule, false, kNarrow>(c, table, ids, gradient, num_ids);
+    case RH_FTRL:
+      return c.power == 0.5f ? UpdateRowsOf<FtrlRule<true>, false, kNarrow>(c, table, ids, gradient, num_ids)
+                             : UpdateRowsOf<FtrlRule<false>, false, kNarrow>(c, table, ids, gradient, num_ids);
+    case RH_RMSPROP:
+      return UpdateRowsOf<RmspropRule, false, kNarrow>(c, table, ids, gradient, num_ids);
+    case RH_ADADELTA:
+      return UpdateRowsOf<AdadeltaRule, false, kNarrow>(c, table, ids, gradient, num_ids);
+    case RH_ADAMAX:
+      return UpdateRowsOf<AdamaxRule, false, kNarrow>(c, table, ids, gradient, num_ids);
+  }
+}
+
+RH_SIMD void UpdateFloatRows(const UpdateConstants& constants, const rh_trained_table& table, const int64_t* ids,
+                             const float* gradient, int64_t num_ids) {
+  const UpdateConstants c = constants;  // a copy, of which the compiler knows that no row overlaps it
+  UpdateRowsBy<false>(c, table, ids, gradient, num_ids);
+}
+
+RH_SIMD void UpdateNarrowRows(const UpdateConstants& constants, const rh_trained_table& table, const int64_t* ids,
+                              const float* gradient, int64_t num_ids) {
+  const UpdateConstants c = constants;
+  UpdateRowsBy<true>(c, table, ids, gradient, num_ids);
+}
+
+template <bool kNarrow>
+RH_INLINE void MoveUntouchedRowsBy(const UpdateConstants& c, const rh_trained_table& table, const int64_t* ids,
+                                   int64_t num_ids, int64_t begin, int64_t end) {
+  return c.rule == RH_MOMENTUM ? MoveUntouchedRowsOf<MomentumRule, kNarrow>(c, table, ids, num_ids, begin, end)
+                               : MoveUntouchedRowsOf<AdamRule, kNarrow>(c, table, ids, num_ids, begin, end);
+}
+
+template <bool kNarrow>
+RH_INLINE void CatchUpRowsBy(const UpdateConstants& c, const rh_trained_table& table, const int64_t* ids, int64_t begin,
+                             int64_t end) {
+  return c.rule == RH_MOMENTUM ? CatchUpRowsOf<MomentumRule, kNarrow>(c, table, ids, begin, end)
+                               : CatchUpRowsOf<AdamRule, kNarrow>(c, table, ids, begin, end);
 }
 
 }  // namespace
 
-RH_SIMD void UpdateRows(const UpdateConstants& constants, const rh_trained_table& table, const int64_t* ids,
-                        const float* gradient, int64_t num_ids) {
-  const UpdateConstants c = constants;  // a copy, of which the compiler knows that no row overlaps it
-  const bool exact = c.kind == RH_EXACT;
-  switch (c.rule) {
-    case RH_SGD:
-      return UpdateRowsOf<SgdRule, false>(c, table, ids, gradient, num_ids);
-    case RH_MOMENTUM:
-      return exact ? UpdateRowsOf<MomentumRule, true>(c, table, ids, gradient, num_ids)
-                   : UpdateRowsOf<MomentumRule, false>(c, table, ids, gradient, num_ids);
-    case RH_ADAGRAD:
-      return UpdateRowsOf<AdagradRule, false>(c, table, ids, gradient, num_ids);
-    case RH_ROWWISE_ADAGRAD:
-      return UpdateRowsRowwise(c, table, ids, gradient, num_ids);
-    case RH_ADAM:
-      return exact ? UpdateRowsOf<AdamRule, true>(c, table, ids, gradient, num_ids)
-                   : UpdateRowsOf<AdamRule, false>(c, table, ids, gradient, num_ids);
-    case RH_FTRL:
-      return c.power == 0.5f ? UpdateRowsOf<FtrlRule<true>, false>(c, table, ids, gradient, num_ids)
-                             : UpdateRowsOf<FtrlRule<false>, false>(c, table, ids, gradient, num_ids);
-    case RH_RMSPROP:
-      return UpdateRowsOf<RmspropRule, false>(c, table, ids, gradient, num_ids);
-    case RH_ADADELTA:
-      return UpdateRowsOf<AdadeltaRule, false>(c, table, ids, gradient, num_ids);
-    case RH_ADAMAX:
-      return UpdateRowsOf<AdamaxRule, false>(c, table, ids, gradient, num_ids);
-  }
+void UpdateRows(const UpdateConstants& constants, const rh_trained_table& table, const int64_t* ids,
+                const float* gradient, int64_t num_ids) {
+  table.type == RH_FLOAT32 ? UpdateFloatRows(constants, table, ids, gradient, num_ids)
+                           : UpdateNarrowRows(constants, table, ids, gradient, num_ids);
 }
 
 RH_SIMD void MoveUntouchedRows(const UpdateConstants& constants, const rh_trained_table& table, const int64_t* ids,
                                int64_t num_ids, int64_t begin, int64_t end) {
   const UpdateConstants c = constants;
-  return c.rule == RH_MOMENTUM ? MoveUntouchedRowsOf<MomentumRule>(c, table, ids, num_ids, begin, end)
-                               : MoveUntouchedRowsOf<AdamRule>(c, table, ids, num_ids, begin, end);
+  return table.type == RH_FLOAT32 ? MoveUntouchedRowsBy<false>(c, table, ids, num_ids, begin, end)
+                                  : MoveUntouchedRowsBy<true>(c, table, ids, num_ids, begin, end);
 }
 
 RH_SIMD void CatchUpRows(const UpdateConstants& constants, const rh_trained_table& table, const int64_t* ids,
                          int64_t begin, int64_t end) {
   const UpdateConstants c = constants;
-  return c.rule == RH_MOMENTUM ? CatchUpRowsOf<MomentumRule>(c, table, ids, begin, end)
-                               : CatchUpRowsOf<AdamRule>(c, table, ids, begin, end);
+  return table.type == RH_FLOAT32 ? CatchUpRowsBy<false>(c, table, ids, begin, end)
+                                  : CatchUpRowsBy<true>(c, table, ids, begin, end);
 }
 
 }  // namespace rankhouse

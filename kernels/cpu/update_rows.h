@@ -21,11 +21,14 @@ void MoveUntouchedRows(const UpdateConstants& constants, const rh_trained_table&
 void CatchUpRows(const UpdateConstants& constants, const rh_trained_table& table, const int64_t* ids, int64_t begin,
                  int64_t end);
 
-// Starts loading all that an update of a row reads. The row may be wild.
+// Starts loading all that an update of a row reads; kNarrow: the table is not float32. The row may be wild.
+template <bool kNarrow>
 RH_INLINE void PrefetchTrained(const rh_trained_table& table, int32_t rule, int64_t row) {
-  PrefetchRow(table.rows, row, table.dim);
-  if (table.slots[0] != nullptr) PrefetchRow(table.slots[0], row, rule == RH_ROWWISE_ADAGRAD ? 1 : table.dim);
-  if (table.slots[1] != nullptr) PrefetchRow(table.slots[1], row, table.dim);
+  constexpr int64_t kBytes = sizeof(float);
+  const int64_t row_bytes = table.dim * kBytes;
+  PrefetchRow(table.rows, row, kNarrow ? row_bytes / 2 : row_bytes);
+  if (table.slots[0] != nullptr) PrefetchRow(table.slots[0], row, rule == RH_ROWWISE_ADAGRAD ? kBytes : row_bytes);
+  if (table.slots[1] != nullptr) PrefetchRow(table.slots[1], row, row_bytes);
   if (table.last_steps != nullptr) __builtin_prefetch(table.last_steps + row);
 }
 

@@ -4,7 +4,7 @@
 // order, while the rows of kUnroll ids are in flight; then, where the divisor depends on the weights, what that adds.
 // Bytes moved: the rows at random, the gradient, ids and weights once more than that, 8 per id written.
 #include "cuda/device_lookup.cuh"
-#include "cuda/group.cuh"
+#include "cuda/segments.cuh"
 
 namespace rankhouse {
 namespace {
@@ -21,7 +21,7 @@ __device__ const char* RowOf(const DeviceLookup& lookup, const Feature& feature,
   return row >= 0 ? feature.rows + row * feature.stride : nullptr;
 }
 
-template <int kColumns>
+template <int32_t kType, int kColumns>
 __device__ void WriteProducts(const WeightGradient& all, const DeviceFeature& from, const float* gradient, Bag bag,
                               int64_t index) {
   using Part = Columns<kColumns>;
@@ -38,8 +38,9 @@ __device__ void WriteProducts(const WeightGradient& all, const DeviceFeature& fr
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u) {
         if (rows[u] == nullptr) continue;
-        const Part x = *reinterpret_cast<const Part*>(rows[u] + column * sizeof(float));
-        for (int c = 0; c < kColumns; ++c) sums[u] += g.value[c] * x.value[c];
+        RowPart<kType, kColumns> x;
+        x.Load(rows[u], column, feature.dim);
+        for (int c = 0; c < kColumns; ++c) sums[u] += g.value[c] * x[c];
       }
     }
     for (int u = 0; u < kUnroll; ++u) {
@@ -48,6 +49,13 @@ __device__ void WriteProducts(const WeightGradient& all, const DeviceFeature& fr
     }
   }
   __syncwarp(group.mask);
+}
+
+template <int32_t kType>
+__device__ void WriteProductsOf(const WeightGradient& all, const DeviceFeature& from, const float* gradient, Bag bag,
+                                int64_t index) {
+  from.columns == 4 ? WriteProducts<kType, 4>(all, from, gradient, bag, index)
+                    : WriteProducts<kType, 1>(all, from, gradient, bag, index);
 }
 
 // From the products g . x of a bag: the gradient of its weights.
@@ -88,8 +96,16 @@ __global__ void WriteWeightGradient(const __grid_constant__ WeightGradient all) 
   }
   if (feature.combiner != RH_NONE) {
     const float* gradient = from.data + sample * from.stride;
-    from.columns == 4 ? WriteProducts<4>(all, from, gradient, bag, index)
-                      : WriteProducts<1>(all, from, gradient, bag, index);
+    switch (feature.type) {
+      case RH_FLOAT16:
+        WriteProductsOf<RH_FLOAT16>(all, from, gradient, bag, index);
+        break;
+      case RH_BFLOAT16:
+        WriteProductsOf<RH_BFLOAT16>(all, from, gradient, bag, index);
+        break;
+      default:
+        WriteProductsOf<RH_FLOAT32>(all, from, gradient, bag, index);
+    }
   }
   if (feature.combiner == RH_NONE) {
     for (int64_t n = bag.begin + threadIdx.x % 32; n < bag.end; n += 32) {
@@ -111,10 +127,11 @@ void PooledLookupWeightGradient(const rh_lookup* raw, const rh_feature_rows* gra
   std::vector<DeviceFeature> features = MakeDeviceFeatures(lookup, grad);
   for (DeviceFeature& from : features) {
     const Feature& feature = from.feature;
-    Require(feature.type == RH_FLOAT32, "table ", feature.table, " has row type ", feature.type,
-            ": the gradient of weights takes float32 rows");
-    const bool by_four =
-        ByFour(from.data, from.stride, feature.dim) && IsAligned(feature.rows, 16) && feature.stride % 16 == 0;
+    Require(feature.type != RH_INT8_ROWWISE, "table ", feature.table,
+            " has rows of row-wise int8: the gradient of weights takes float32, float16 or bfloat16 rows");
+    const int64_t vector_bytes = feature.type == RH_FLOAT32 ? 16 : 8;
+    const bool by_four = ByFour(from.data, from.stride, feature.dim) && IsAligned(feature.rows, vector_bytes) &&
+                         feature.stride % vector_bytes == 0;
     from.columns = by_four ? 4 : 1;
   }
   const DeviceLookup device = parts.Fill(lookup, features, stream);

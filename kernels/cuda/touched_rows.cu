@@ -58,7 +58,7 @@ __device__ void CatchUpColumns(const DeviceTrained& trained, int64_t at, int64_t
   using Part = Columns<kColumns>;
   const rh_trained_table& table = trained.table;
   const UpdateConstants& c = trained.constants;
-  Part w = *reinterpret_cast<const Part*>(table.rows + at);
+  Part w = LoadWeights<kColumns>(table, at);
   Part a = *reinterpret_cast<const Part*>(table.slots[0] + at);
   if (c.rule == RH_MOMENTUM) {
     const MomentumCatchUp missed = MomentumCatchUp::Make(c, until - last_step);
@@ -80,7 +80,7 @@ __device__ void CatchUpColumns(const DeviceTrained& trained, int64_t at, int64_t
     }
     *reinterpret_cast<Part*>(table.slots[1] + at) = b;
   }
-  *reinterpret_cast<Part*>(table.rows + at) = w;
+  StoreWeights(table, at, RoundingSeed(until), w);
   *reinterpret_cast<Part*>(table.slots[0] + at) = a;
 }
 

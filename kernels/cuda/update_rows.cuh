@@ -4,7 +4,7 @@
 #define RANKHOUSE_CUDA_UPDATE_ROWS_CUH_
 
 #include "core/update_rules.h"
-#include "cuda/group.cuh"
+#include "cuda/segments.cuh"
 
 namespace rankhouse {
 
@@ -14,6 +14,39 @@ struct DeviceTrained {
   UpdateConstants constants;
 };
 
+// Neighbouring weights that start at `at` in the table, as float32.
+template <int kColumns>
+__device__ __forceinline__ Columns<kColumns> LoadWeights(const rh_trained_table& table, int64_t at) {
+  if (table.type == RH_FLOAT32) {
+    return *reinterpret_cast<const Columns<kColumns>*>(static_cast<const float*>(table.rows) + at);
+  }
+  using Bits = typename HalfRowPart<RH_BFLOAT16, kColumns>::Bits;
+  const Bits bits = *reinterpret_cast<const Bits*>(static_cast<const uint16_t*>(table.rows) + at);
+  Columns<kColumns> weights;
+  for (int i = 0; i < kColumns; ++i) {
+    weights.value[i] = table.type == RH_FLOAT16 ? HalfToFloat(bits.value[i]) : BFloat16ToFloat(bits.value[i]);
+  }
+  return weights;
+}
+
+// The way back: others than float32 are rounded with the random bits of a step (RoundingSeed).
+template <int kColumns>
+__device__ __forceinline__ void StoreWeights(const rh_trained_table& table, int64_t at, uint32_t seed,
+                                             const Columns<kColumns>& weights) {
+  if (table.type == RH_FLOAT32) {
+    *reinterpret_cast<Columns<kColumns>*>(static_cast<float*>(table.rows) + at) = weights;
+    return;
+  }
+  using Bits = typename HalfRowPart<RH_BFLOAT16, kColumns>::Bits;
+  Bits bits;
+  for (int i = 0; i < kColumns; ++i) {
+    const float value = weights.value[i];
+    const uint32_t random = RandomBits(value, seed);
+    bits.value[i] = table.type == RH_FLOAT16 ? RoundToFloat16(value, random) : RoundToBFloat16(value, random);
+  }
+  *reinterpret_cast<Bits*>(static_cast<uint16_t*>(table.rows) + at) = bits;
+}
+
 // One step of neighbouring columns that start at `at` in the table. kTouched: with a gradient; without one it is zero,
 // and weights do not decay.
 template <typename Rule, bool kTouched, int kColumns>
@@ -21,7 +54,7 @@ __device__ __forceinline__ void StepBy(const DeviceTrained& trained, int64_t at,
   using Part = Columns<kColumns>;
   const UpdateConstants& c = trained.constants;
   const rh_trained_table& table = trained.table;
-  Part w = *reinterpret_cast<const Part*>(table.rows + at);
+  Part w = LoadWeights<kColumns>(table, at);
   Part a = {};
   Part b = {};
   if (Rule::kNumSlots > 0) a = *reinterpret_cast<const Part*>(table.slots[0] + at);
@@ -31,7 +64,7 @@ __device__ __forceinline__ void StepBy(const DeviceTrained& trained, int64_t at,
     if (kTouched) w.value[i] = DecayWeight(c, w.value[i]);
     Rule::Step(c, g, w.value[i], a.value[i], b.value[i]);
   }
-  *reinterpret_cast<Part*>(table.rows + at) = w;
+  StoreWeights(table, at, c.rounding, w);
   if (Rule::kNumSlots > 0) *reinterpret_cast<Part*>(table.slots[0] + at) = a;
   if (Rule::kNumSlots > 1) *reinterpret_cast<Part*>(table.slots[1] + at) = b;
 }
@@ -73,7 +106,7 @@ class RowwiseStep {
                              const Columns<kColumns>& gradient, bool active) {
     Columns<kColumns> square = {};
     if (active) {
-      const auto w = *reinterpret_cast<const Columns<kColumns>*>(trained.table.rows + at);
+      const Columns<kColumns> w = LoadWeights<kColumns>(trained.table, at);
       for (int i = 0; i < kColumns; ++i) {
         const float g = PrepareGradient(trained.constants, gradient.value[i], w.value[i]);
         square.value[i] = g * g;
@@ -105,14 +138,13 @@ class RowwiseStep {
 
   __device__ static void Step(const DeviceTrained& trained, int64_t at, float factor,
                               const Columns<kColumns>& gradient) {
-    Columns<kColumns>* target = reinterpret_cast<Columns<kColumns>*>(trained.table.rows + at);
-    Columns<kColumns> w = *target;
+    Columns<kColumns> w = LoadWeights<kColumns>(trained.table, at);
     for (int i = 0; i < kColumns; ++i) {
       const float g = PrepareGradient(trained.constants, gradient.value[i], w.value[i]);
       w.value[i] = DecayWeight(trained.constants, w.value[i]);
       RowwiseAdagradRule::Step(factor, g, w.value[i]);
     }
-    *target = w;
+    StoreWeights(trained.table, at, trained.constants.rounding, w);
   }
 
  private:
@@ -121,9 +153,9 @@ class RowwiseStep {
   Columns<kColumns> sums_ = {};
 };
 
-// True where the table's rows and slots can be read and written as Columns<4>.
+// True where the table's rows and slots can be read and written four columns at a time.
 inline bool ByFour(const rh_trained_table& table, int num_element_slots) {
-  bool aligned = ByFour(table.rows, 0, table.dim);
+  bool aligned = IsAligned(table.rows, table.type == RH_FLOAT32 ? 16 : 8) && table.dim % 4 == 0;
   for (int s = 0; s < num_element_slots; ++s) aligned = aligned && IsAligned(table.slots[s], 16);
   return aligned;
 }

@@ -98,7 +98,7 @@ def pooled_lookup_gradient(
 
 def pooled_lookup_weight_gradient(
     grad: NDArray[np.float32],
-    tables: Sequence[NDArray[np.float32]],
+    tables: Sequence[NDArray[Any]],
     ids: NDArray[Any],
     offsets: NDArray[np.int64] | FixedHotness,
     *,
@@ -111,9 +111,10 @@ def pooled_lookup_weight_gradient(
     """Gives the gradient of the weights; see `rankhouse.kernels.arrays.pooled_lookup_weight_gradient`."""
     columns = _columns([tables[t].shape[1] for t in feature_tables])
     gradient: list[NDArray[np.float64]] = [np.zeros(0)]
+    values = [dequantize_rows(table) for table in tables]
     for bag in _Bags([table.shape for table in tables], ids, offsets, feature_tables, weights, out_of_range):
         f = bag.feature
-        rows = _rows(bag, tables[feature_tables[f]]).astype(np.float64)
+        rows = _rows(bag, values[feature_tables[f]]).astype(np.float64)
         products = rows @ grad[bag.sample, columns[f] : columns[f + 1]].astype(np.float64)
         divisor = _divisor(bag, combiners[f], weighting, has_weights=True)
         if divisor == 0:

@@ -1,10 +1,11 @@
 """The optimizers in plain NumPy: what the compiled ones must equal. Slow and obvious; for tests.
 
-The signatures are those of `rankhouse.kernels.optimizers`. A step is made in float64, and rounded once. The exact kinds
-make the steps that a row has missed one by one.
+The signatures are those of `rankhouse.kernels.optimizers`. A step is made in float64, and rounded once; rows that are
+not float32 are then rounded stochastically. The exact kinds make the steps that a row has missed one by one.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,12 +14,14 @@ from rankhouse.kernels import optimizer_settings as rules
 from rankhouse.kernels.bags import SparseGradient
 from rankhouse.kernels.optimizer_settings import OptimizerSettings
 from rankhouse.kernels.optimizers import Slots
+from rankhouse.kernels.reference.rows import dequantize_rows, round_stochastically
+from rankhouse.kernels.rows import row_type_of
 
 Array = NDArray[np.float64]
 
 
 def apply(
-    table: NDArray[np.float32],
+    table: NDArray[Any],
     slots: Slots,
     gradient: SparseGradient,
     settings: OptimizerSettings,
@@ -32,20 +35,23 @@ def apply(
     if slots.last_steps is not None:
         _make_missed_steps(table, slots, settings, gradient.ids, learning_rate, step, learning_rates, until=step - 1)
         slots.last_steps[gradient.ids] = step
+    moved, wide = gradient.ids, dequantize_rows(table)
     if getattr(settings, "kind", "lazy") == "dense":
-        others = np.setdiff1d(np.arange(len(table)), gradient.ids)
-        _step(table, slots, settings, others, np.zeros((len(others), table.shape[1])), learning_rate, step)
-    w, lr = table[gradient.ids].astype(np.float64), float(learning_rate)
+        moved = np.arange(len(table))
+        others = np.setdiff1d(moved, gradient.ids)
+        _step(wide, slots, settings, others, np.zeros((len(others), table.shape[1])), learning_rate, step)
+    w, lr = wide[gradient.ids].astype(np.float64), float(learning_rate)
     g = gradient.rows * float(gradient_scale)
     if settings.decoupled:
-        table[gradient.ids] = w - lr * settings.weight_decay * w
+        wide[gradient.ids] = w - lr * settings.weight_decay * w
     else:
         g = g + settings.weight_decay * w
-    _step(table, slots, settings, gradient.ids, g, lr, step)
+    _step(wide, slots, settings, gradient.ids, g, lr, step)
+    table[moved] = round_stochastically(wide[moved], row_type_of(table), step)
 
 
 def catch_up(
-    table: NDArray[np.float32],
+    table: NDArray[Any],
     slots: Slots,
     settings: OptimizerSettings,
     *,
@@ -65,7 +71,7 @@ def squared_norm(gradients: Sequence[SparseGradient]) -> float:
 
 
 def _make_missed_steps(
-    table: NDArray[np.float32],
+    table: NDArray[Any],
     slots: Slots,
     settings: OptimizerSettings,
     rows: NDArray[np.int64],
@@ -77,11 +83,13 @@ def _make_missed_steps(
 ) -> None:
     if slots.last_steps is None:
         return
+    wide = dequantize_rows(table)
     for row in rows.tolist():
         for missed in range(int(slots.last_steps[row]) + 1, until + 1):
             rate = learning_rate if learning_rates is None or missed == step else float(learning_rates[missed - 1])
-            _step(table, slots, settings, np.array([row]), np.zeros((1, table.shape[1])), rate, missed)
+            _step(wide, slots, settings, np.array([row]), np.zeros((1, table.shape[1])), rate, missed)
         slots.last_steps[row] = max(slots.last_steps[row], until)
+    table[rows] = round_stochastically(wide[rows], row_type_of(table), until)
 
 
 def _step(

@@ -16,6 +16,24 @@ tf::Status CheckSlot(tf::Var* variable, const tf::TensorShape& expected, tf::Dat
                                      expected.DebugString(), " with ", tf::DataTypeString(type));
 }
 
+// The rh_row_type of what a variable that is trained may hold.
+tf::Status FindRowType(tf::Var* variable, int32_t* type) {
+  switch (variable->tensor()->dtype()) {
+    case tf::DT_FLOAT:
+      *type = RH_FLOAT32;
+      return tf::OkStatus();
+    case tf::DT_HALF:
+      *type = RH_FLOAT16;
+      return tf::OkStatus();
+    case tf::DT_BFLOAT16:
+      *type = RH_BFLOAT16;
+      return tf::OkStatus();
+    default:
+      return tf::errors::InvalidArgument("variable of ", variable->DebugString(),
+                                         ": expected float32, float16 or bfloat16, which are what is trained");
+  }
+}
+
 }  // namespace
 
 OptimizerAttributes::OptimizerAttributes(tf::OpKernelConstruction* construction) {
@@ -73,8 +91,9 @@ tf::Status OptimizerAttributes::MakeTable(const VariablePointer* variables, rh_t
     table->num_rows = rows->dim_size(0);
     table->dim = rows->dim_size(1);
   }
-  TF_RETURN_IF_ERROR(CheckVariable(variables[0].get(), table->num_rows, table->dim));
-  table->rows = rows->flat<float>().data();
+  TF_RETURN_IF_ERROR(FindRowType(variables[0].get(), &table->type));
+  TF_RETURN_IF_ERROR(CheckVariable(variables[0].get(), table->num_rows, table->dim, rows->dtype()));
+  table->rows = rows->data();
   const tf::TensorShape one_per_row({table->num_rows});
   const int num_slots = rh_num_slots(settings_.rule);
   for (int s = 0; s < num_slots; ++s) {

@@ -10,7 +10,7 @@ from tensorflow.python.ops.resource_variable_ops import variable_accessed
 from rankhouse.kernels import library
 from rankhouse.kernels.bags import FixedHotness
 from rankhouse.kernels.errors import ArgumentError
-from rankhouse.kernels.tf_ops.native import check_not_compiled, check_placement, ops
+from rankhouse.kernels.tf_ops.native import TRAINED_TYPES, check_not_compiled, check_placement, ops
 
 # The rh_row_type of what a variable holds, by its dtype.
 _ROW_TYPES = {
@@ -53,7 +53,8 @@ def pooled_lookup(
 
     Returns:
         float32 [B, E]: features side by side; an empty bag gives zeros. Its gradient with respect to each variable is a
-        tf.IndexedSlices with increasing ids, each once; duplicates are combined in a fixed order.
+        tf.IndexedSlices with increasing ids, each once; duplicates are combined in a fixed order. Its values are
+        float32, also those of float16 and bfloat16 variables.
 
     Raises:
         ArgumentError: A variable, a feature, or a policy is not as said there.
@@ -86,8 +87,8 @@ def pooled_lookup_counted(
     """Adds up or averages the rows of each bag, and counts the ids that are no rows.
 
     Args:
-        tables: One variable for each table: float32 [R, D], or, to look up only (`trainable=False`), float16 or
-            bfloat16 [R, D], or uint8 [R, D + 8] with the rows that `rankhouse.kernels.rows` quantizes to int8.
+        tables: One variable for each table: float32, float16 or bfloat16 [R, D]; or, to look up only
+            (`trainable=False`), uint8 [R, D + 8] with the rows that `rankhouse.kernels.rows` quantizes to int8.
         ids: int64 or int32 [N], feature-major: all ids of feature 0, sample by sample, then of feature 1, ...
         offsets: int64 [F * B + 1]: bag (f, b) holds ids[offsets[f * B + b] : offsets[f * B + b + 1]]; or FixedHotness.
         feature_tables: The table of each feature; features may share one.
@@ -178,7 +179,7 @@ def _pooled_lookup_gradient(op: tf.Operation, grad: tf.Tensor, _: tf.Tensor) -> 
     unique_ids, rows = ops().rankhouse_pooled_lookup_gradient(grad=grad, num_tables=num_tables, **batch)
     shapes = zip(attributes["table_rows"], attributes["table_dims"], strict=True)
     for t, shape in enumerate(shapes):
-        if attributes["table_types"][t] == _ROW_TYPES[tf.float32]:
+        if attributes["table_types"][t] != _ROW_TYPES[tf.uint8]:
             gradients[t] = tf.IndexedSlices(rows[t], unique_ids[t], dense_shape=tf.constant(shape, tf.int64))
     # An op that ran eagerly says what its tape does not need; in a graph nothing runs that is not needed.
     if batch["weights"] and len(op.inputs) - 1 not in (getattr(op, "skip_input_indices", None) or ()):
@@ -224,13 +225,13 @@ def _check_tables(tables: Sequence[tf.Variable]) -> tuple[list[int], list[int]]:
         extra = _INT8_EXTRA_BYTES if variable.dtype == tf.uint8 else 0
         if row_type is None or shape.rank != 2 or not shape.is_fully_defined() or shape[1] <= extra:
             raise ArgumentError(
-                f"table {t} ({variable.name}) is {variable.dtype.name} of shape {shape}: expected float32 [rows, "
-                "width]; or, to look up only, float16 or bfloat16 [rows, width] or uint8 [rows, width + 8]"
+                f"table {t} ({variable.name}) is {variable.dtype.name} of shape {shape}: expected float32, "
+                "float16 or bfloat16 [rows, width]; or, to look up only, uint8 [rows, width + 8]"
             )
-        if variable.trainable and variable.dtype != tf.float32:
+        if variable.trainable and variable.dtype not in TRAINED_TYPES:
             raise ArgumentError(
-                f"table {t} ({variable.name}) is {variable.dtype.name} and trainable, but only float32 tables are "
-                "trained: make it with trainable=False"
+                f"table {t} ({variable.name}) is {variable.dtype.name} (int8 rows) and trainable, but only float32, "
+                "float16 and bfloat16 tables are trained: make it with trainable=False"
             )
         check_placement(variable, f"table {t}")
         types.append(row_type)

@@ -45,12 +45,16 @@ def refuse_missing_ops(loaded: Any, path: Path) -> None:
     loaded.__getattr__ = missing
 
 
+# What tables that are trained hold their rows in.
+TRAINED_TYPES = (tf.float32, tf.float16, tf.bfloat16)
+
+
 def check_variable(variable: tf.Variable, name: str) -> None:
     """Raises ArgumentError for a variable that the ops cannot train."""
-    if variable.dtype != tf.float32 or variable.shape.rank != 2 or not variable.shape.is_fully_defined():
+    if variable.dtype not in TRAINED_TYPES or variable.shape.rank != 2 or not variable.shape.is_fully_defined():
         raise ArgumentError(
             f"{name} ({variable.name}) is {variable.dtype.name} of shape {variable.shape}: "
-            "expected float32 [rows, width]"
+            "expected float32, float16 or bfloat16 [rows, width], which are what is trained"
         )
     check_placement(variable, name)
 

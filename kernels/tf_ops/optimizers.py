@@ -1,4 +1,9 @@
-"""Optimizers on the rows of variables, in place."""
+"""Optimizers on the rows of variables, in place.
+
+Tables are float32, float16 or bfloat16 variables; gradients and slots are always float32. Rows of 16 bits make the step
+of float32 rows and are rounded stochastically (rankhouse/optimizers.h), by bits that depend on the new value and the
+number of the step alone: so the step must be given, and count on from 1.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +14,7 @@ import tensorflow as tf
 from rankhouse.kernels.bags import FixedHotness
 from rankhouse.kernels.errors import ArgumentError
 from rankhouse.kernels.optimizer_settings import OptimizerSettings
-from rankhouse.kernels.optimizers import settings_fields
+from rankhouse.kernels.optimizers import settings_fields, step_of
 from rankhouse.kernels.tf_ops.lookup import batch_arguments
 from rankhouse.kernels.tf_ops.native import check_not_compiled, check_placement, check_variable, ops
 
@@ -31,7 +36,7 @@ def make_slots(table: tf.Variable, settings: OptimizerSettings) -> Slots:
     """Returns the slots of a variable [R, D] before the first step.
 
     Raises:
-        ArgumentError: The variable is not float32 [R, D] of a known shape on the CPU.
+        ArgumentError: The variable is not float32, float16 or bfloat16 [R, D] of a known shape on the CPU.
     """
     check_variable(table, "table")
     shape = settings.slot_shape(*table.shape)
@@ -51,19 +56,20 @@ def apply(
     settings: OptimizerSettings,
     *,
     learning_rate: float | tf.Tensor,
-    step: int | tf.Tensor = 1,
+    step: int | tf.Tensor | None = None,
     learning_rates: tf.Tensor | None = None,
     gradient_scale: float | tf.Tensor = 1.0,
 ) -> tf.Operation | None:
     """Makes one step of a table, in place.
 
     Args:
-        table: float32 [R, D].
+        table: float32, float16 or bfloat16 [R, D].
         slots: What `make_slots` made for it.
         gradient: Of the rows that the batch touched, with increasing ids: of `pooled_lookup` or `combine_duplicates`.
         settings: The rule and its settings.
         learning_rate: Of this step, at least 0.
-        step: The number of this step, from 1: read by Adam, Adamax and the exact kinds.
+        step: The number of this step, from 1: read by Adam, Adamax, the exact kinds, and all rules on rows that are not
+            float32, which need it. None: 1.
         learning_rates: float32 [step - 1 or more], those of the steps before, for the exact kind of Adam; None: they
             were all `learning_rate`.
         gradient_scale: What the gradient is multiplied with first, not 0; for clipping by the global norm.
@@ -72,8 +78,8 @@ def apply(
         The operation, in graphs; None where it ran at once.
 
     Raises:
-        ArgumentError: The variable is not float32 [R, D] of a known shape on the CPU, or the slots are of other
-            settings.
+        ArgumentError: The variable is not float32, float16 or bfloat16 [R, D] of a known shape on the CPU, or the slots
+            are of other settings.
         UnsupportedError: XLA was to compile it.
         tf.errors.InvalidArgumentError: An id is not a row, ids do not increase, a number is out of its range, or a
             variable has another shape; nothing is changed.
@@ -83,7 +89,7 @@ def apply(
         variables=_handles(table, slots, settings),
         ids=tf.cast(gradient.indices, tf.int64),
         gradient=gradient.values,
-        **_step(learning_rate, step, gradient_scale, learning_rates),
+        **_step(learning_rate, step_of(step, [table.dtype]), gradient_scale, learning_rates),
         **settings_fields(settings),
     )
 
@@ -99,7 +105,7 @@ def pooled_lookup_update(
     feature_tables: Sequence[int],
     combiners: Sequence[str],
     learning_rate: float | tf.Tensor,
-    step: int | tf.Tensor = 1,
+    step: int | tf.Tensor | None = None,
     weights: tf.Tensor | None = None,
     weighting: str = "tensorflow",
     out_of_range: str | int | Sequence[str | int] = "error",
@@ -111,7 +117,7 @@ def pooled_lookup_update(
     It is for training loops that have the gradient of what `pooled_lookup` returned, and no other of these tables.
 
     Args:
-        tables: float32 [R, D] each.
+        tables: float32, float16 or bfloat16 [R, D] each.
         slots: What `make_slots` made for each table.
         settings: The rule and its settings, of all tables.
         grad: float32 [B, E], the gradient of what `pooled_lookup` returned.
@@ -155,7 +161,7 @@ def pooled_lookup_update(
         variables=[handle for handles in variables for handle in handles],
         num_tables=len(tables),
         **batch,
-        **_step(learning_rate, step, gradient_scale, learning_rates),
+        **_step(learning_rate, step_of(step, [table.dtype for table in tables]), gradient_scale, learning_rates),
         **settings_fields(settings),
     )
 
@@ -173,7 +179,7 @@ def catch_up(
     """Makes the steps that rows have missed, in place; does nothing for other kinds than the exact ones.
 
     Args:
-        table: float32 [R, D].
+        table: float32, float16 or bfloat16 [R, D].
         slots: What `make_slots` made for it.
         settings: The rule and its settings.
         learning_rate: Of the step `step`.
@@ -185,8 +191,8 @@ def catch_up(
         The operation, in graphs; None where it ran at once.
 
     Raises:
-        ArgumentError: The variable is not float32 [R, D] of a known shape on the CPU, or the slots are of other
-            settings.
+        ArgumentError: The variable is not float32, float16 or bfloat16 [R, D] of a known shape on the CPU, or the slots
+            are of other settings.
         UnsupportedError: XLA was to compile it.
         tf.errors.InvalidArgumentError: A number is out of its range, or a variable has another shape; nothing is
             changed.

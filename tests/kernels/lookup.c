@@ -143,8 +143,9 @@ static int test_weight_gradient(void) {
   EXPECT_ELEMENTS(float, out, 20, 40, (8 - 26) / 4.0f, (32 - 26) / 4.0f);
   EXPECT_INVALID(rh_pooled_lookup_weight_gradient(&lookup, grads, NULL, NULL), "weights or weight_grad is NULL");
   EXPECT_INVALID(rh_pooled_lookup_weight_gradient(&lookup, NULL, out, NULL), "grad is NULL");
-  table.type = RH_FLOAT16;
-  EXPECT_INVALID(rh_pooled_lookup_weight_gradient(&lookup, grads, out, NULL), "takes float32 rows only");
+  table.type = RH_INT8_ROWWISE;
+  EXPECT_INVALID(rh_pooled_lookup_weight_gradient(&lookup, grads, out, NULL),
+                 "takes float32, float16 or bfloat16 rows");
   lookup.weights = NULL;
   EXPECT_INVALID(rh_pooled_lookup_weight_gradient(&lookup, grads, out, NULL), "weights or weight_grad is NULL");
   return 0;

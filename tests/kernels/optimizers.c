@@ -58,6 +58,32 @@ static int test_rules(int64_t dim) {
   return 0;
 }
 
+/* Rows of 16 bits hold all weights of kSteps exactly, so they take the same steps. */
+static int test_narrow_rows(int32_t type, int64_t dim) {
+  for (size_t i = 0; i < sizeof(kSteps) / sizeof(kSteps[0]); ++i) {
+    rh_optimizer optimizer = kSteps[i].optimizer;
+    optimizer.step = 1;
+    float weights[10], slots[2][10], gradient[5];
+    uint16_t rows[10];
+    for (int64_t d = 0; d < 2 * dim; ++d) {
+      weights[d] = 10;
+      for (int s = 0; s < 2; ++s) slots[s][d] = kSteps[i].before[s];
+    }
+    for (int64_t d = 0; d < dim; ++d) gradient[d] = 2;
+    EXPECT(rh_quantize_rows(weights, 2, dim, type, 0, rows, NULL) == RH_OK);
+    rh_update update = {.table = {.rows = rows, .num_rows = 2, .dim = dim, .type = type},
+                        .optimizer = &optimizer,
+                        .ids = (int64_t[]){1},
+                        .gradient = gradient,
+                        .num_ids = 1};
+    for (int s = 0; s < rh_num_slots(optimizer.rule); ++s) update.table.slots[s] = slots[s];
+    EXPECT(rh_apply(&update, 1, NULL) == RH_OK);
+    EXPECT(rh_dequantize_rows(rows, 2, dim, type, 0, weights, NULL) == RH_OK);
+    for (int64_t d = 0; d < dim; ++d) EXPECT(weights[d] == 10 && weights[dim + d] == kSteps[i].weight);
+  }
+  return 0;
+}
+
 /* Momentum 0.5: row 0 has the gradient 8 in step 1, row 1 in step 2. */
 static int test_kinds(void) {
   const int64_t row_0[] = {0}, row_1[] = {1};
@@ -174,6 +200,11 @@ static int test_errors(void) {
   EXPECT_REFUSED(update.optimizer = NULL, RH_INVALID_ARGUMENT, "NULL optimizer");
   EXPECT_REFUSED(update.table.rows = NULL, RH_INVALID_ARGUMENT, "NULL rows");
   EXPECT_REFUSED(update.table.dim = 0, RH_INVALID_ARGUMENT, "rows of shape [2, 0]");
+  EXPECT_REFUSED(update.table.type = RH_INT8_ROWWISE, RH_INVALID_ARGUMENT,
+                 "table 0 that is trained has rows of row-wise int8, which are looked up only");
+  EXPECT_REFUSED(update.table.type = 4, RH_INVALID_ARGUMENT, "table 0 that is trained has row type 4");
+  EXPECT_REFUSED(update.table.type = RH_BFLOAT16, RH_INVALID_ARGUMENT,
+                 "has step 0: expected at least 1, because float16 and bfloat16 rows");
   EXPECT_REFUSED(optimizer.rule = RH_ADAM, RH_INVALID_ARGUMENT, "has step 0: expected at least 1");
   EXPECT_REFUSED((optimizer.rule = RH_ADAM, optimizer.step = 1), RH_INVALID_ARGUMENT, "NULL slot 0");
   EXPECT_REFUSED(optimizer.rule = 9, RH_INVALID_ARGUMENT, "has rule 9");
@@ -194,6 +225,6 @@ static int test_errors(void) {
 }
 
 int main(void) {
-  return test_rules(1) || test_rules(5) || test_kinds() || test_update_from_a_lookup() || test_squared_norm() ||
-         test_errors();
+  return test_rules(1) || test_rules(5) || test_narrow_rows(RH_FLOAT16, 5) || test_narrow_rows(RH_BFLOAT16, 1) ||
+         test_kinds() || test_update_from_a_lookup() || test_squared_norm() || test_errors();
 }

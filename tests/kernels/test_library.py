@@ -61,12 +61,12 @@ def load_a_stand_in(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_library_of_another_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(LibraryError, match="has ABI version 99: expected 2; build it with `make setup`"):
+    with pytest.raises(LibraryError, match="has ABI version 99: expected 3; build it with `make setup`"):
         load_a_stand_in("int rh_abi_version(void) { return 99; }", tmp_path, monkeypatch)
 
 
 def test_a_library_that_lacks_a_function_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = "int rh_abi_version(void) { return 2; } const char* rh_last_error(void) { return 0; }"
+    source = "int rh_abi_version(void) { return 3; } const char* rh_last_error(void) { return 0; }"
     with pytest.raises(LibraryError, match=r"other\.so has no rh_built_with_cuda, .*: build it with `make setup`"):
         load_a_stand_in(source, tmp_path, monkeypatch)
 

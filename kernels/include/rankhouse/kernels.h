@@ -49,7 +49,7 @@
 extern "C" {
 #endif
 
-#define RH_ABI_VERSION 2
+#define RH_ABI_VERSION 3
 
 typedef enum rh_status {
   RH_OK = 0,

@@ -113,7 +113,8 @@ RH_API int rh_pooled_lookup_gradient(const rh_lookup* lookup, const rh_feature_r
 //   RH_SUM, and all with RH_WEIGHTING_FBGEMM   (g . x) / divisor
 //   RH_MEAN    (g . x - g . y) / sum(w)
 //   RH_SQRTN   (g . x) / sqrt(sum(w^2)) - w * (g . y) / sum(w^2)
-// and 0 where the divisor is 0 or the combiner RH_NONE. float32 rows; weights must be there. To rounding, in one order.
+// and 0 where the divisor is 0 or the combiner RH_NONE. Rows of any type but RH_INT8_ROWWISE; weights must be there. To
+// rounding, in one order.
 RH_API int rh_pooled_lookup_weight_gradient(const rh_lookup* lookup, const rh_feature_rows* grad, float* weight_grad,
                                             const rh_executor* executor);
 

@@ -53,19 +53,29 @@ typedef struct rh_optimizer {
   float beta;
   float weight_decay;    // on touched rows
   float gradient_scale;  // g is the gradient times this (before weight decay); 0 means 1. For clipping by global norm
-  int64_t step;          // t, 1 for the first; RH_ADAM, RH_ADAMAX and RH_EXACT
+  int64_t step;          // t, 1 for the first; RH_ADAM, RH_ADAMAX, RH_EXACT, and all rules on rows that are not float32
   // RH_ADAM with RH_EXACT: the learning rate of step s at [s - 1], for all s < step; NULL: always learning_rate. In
   // host memory; for *_cuda in device memory.
   const float* learning_rates;
 } rh_optimizer;
 
 // A table that is trained. Which slots are needed, the optimizer says: rh_num_slots.
+//
+// Rows of RH_FLOAT16 and RH_BFLOAT16 are widened to float32, make the same step as float32 rows, and are rounded back
+// stochastically: a value between two neighbours goes to the upper one with the probability of its distance from the
+// lower one, so that moves far smaller than a row's own steps add up, on average, to what they sum to. Values that are
+// exact stay, also infinities; a NaN stays one; beyond the largest finite number values round to the nearest. The
+// random bits are a hash of the new float32 value and the step's number, so the step must count on in every step
+// (else the same value is always rounded to the same side), and no seed, row, thread or device changes a bit. Kinds:
+// RH_DENSE rounds all rows in every step; RH_EXACT makes what a row has missed in float32 and rounds once, with the
+// number of the last step that it makes up for, so it differs from RH_DENSE by the roundings, which are unbiased.
 typedef struct rh_trained_table {
-  float* rows;          // [R, D]
+  void* rows;           // [R, D] of `type`, packed
   float* slots[2];      // [R, D] each; [R] for RH_ROWWISE_ADAGRAD
   int32_t* last_steps;  // [R] RH_EXACT: the step up to which each row is moved, 0 at first
   int64_t num_rows;     // R
   int64_t dim;          // D
+  int32_t type;         // an rh_row_type: RH_FLOAT32, RH_FLOAT16 or RH_BFLOAT16
 } rh_trained_table;
 
 // Returns how many slots a rule has, 0 to 2; or -1 for an unknown rule.
@@ -82,8 +92,8 @@ typedef struct rh_update {
   int64_t num_ids;
 } rh_update;
 
-// Makes one step of each table. Bytes for each row touched: D * 4 of gradient read, and D * 4 of the row and of each
-// slot read and written.
+// Makes one step of each table. Bytes for each row touched: D * 4 of gradient read, and the row and D * 4 of each slot
+// read and written.
 RH_API int rh_apply(const rh_update* updates, int32_t num_tables, const rh_executor* executor);
 
 // rh_pooled_lookup_gradient and rh_apply in one pass, with the same bits, without writing the gradient's rows.

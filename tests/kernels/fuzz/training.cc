@@ -102,11 +102,19 @@ rh_optimizer RandomOptimizer(Random* random) {
 
 // Everything that training changes.
 struct Trained {
+  int32_t type;
   Guarded<float> rows, slots[2];
+  Guarded<uint16_t> narrow_rows;  // those that are not float32
   Guarded<int32_t> last_steps;
 
-  Trained(Random* random, const rh_table& table) : rows(random, table.num_rows * table.dim) {
+  Trained(Random* random, const rh_table& table)
+      : type(static_cast<int32_t>(random->Between(RH_FLOAT32, RH_BFLOAT16))),
+        rows(random, table.num_rows * table.dim),
+        narrow_rows(random, rows.size()) {
     for (float& value : rows) value = random->Number();
+    if (type != RH_FLOAT32 && rows.size() > 0) {
+      CHECK(rh_quantize_rows(rows.data(), table.num_rows, table.dim, type, 0, narrow_rows.data(), nullptr) == RH_OK);
+    }
     for (Guarded<float>& slot : slots) {
       slot = Guarded<float>(random, rows.size());
       for (float& value : slot) value = random->Positive();
@@ -114,21 +122,25 @@ struct Trained {
     last_steps = Guarded<int32_t>(random, table.num_rows);
   }
   Trained(const Trained& other)
-      : rows(other.rows.Copy()),
+      : type(other.type),
+        rows(other.rows.Copy()),
         slots{other.slots[0].Copy(), other.slots[1].Copy()},
+        narrow_rows(other.narrow_rows.Copy()),
         last_steps(other.last_steps.Copy()) {}
 
   rh_trained_table View(const rh_table& table) {
-    return {rows.OrNull(), {slots[0].OrNull(), slots[1].OrNull()}, last_steps.OrNull(), table.num_rows, table.dim};
+    void* const data = type == RH_FLOAT32 ? static_cast<void*>(rows.OrNull()) : narrow_rows.OrNull();
+    return {data, {slots[0].OrNull(), slots[1].OrNull()}, last_steps.OrNull(), table.num_rows, table.dim, type};
   }
   void Record() const {
     rows.Record();
+    narrow_rows.Record();
     for (const Guarded<float>& slot : slots) slot.Record();
     last_steps.Record();
   }
   bool operator==(const Trained& other) const {
-    return rows == other.rows && slots[0] == other.slots[0] && slots[1] == other.slots[1] &&
-           last_steps == other.last_steps;
+    return rows == other.rows && narrow_rows == other.narrow_rows && slots[0] == other.slots[0] &&
+           slots[1] == other.slots[1] && last_steps == other.last_steps;
   }
 };
 
