@@ -172,6 +172,13 @@ def test_a_full_table_says_so_or_has_new_keys_stay_unknown() -> None:
     message = "table a: all 2 rows of this rank are taken, and there is none for the key 3; make input_dim larger"
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         step(3, 4)
+    layer, _, _ = one_table(rows=2)
+    inputs = [tf_keras.Input([1], dtype="int64"), tf_keras.Input([], dtype="int64")]
+    model = tf_keras.Model(inputs, layer(inputs)[1])
+    model.compile("sgd", "mse")
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        model.fit([np.array([[1], [2], [3]]), np.array([1, 2, 3])], np.zeros([3, 2]), verbose=0)
+    assert message in str(caught.value).splitlines()[-2]  # Below the trace of the graph; the last line names the node.
     layer, step, _ = one_table(rows=2, when_full="unknown")
     step(1, 2)
     assert not step(3, 4).any()
