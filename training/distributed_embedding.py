@@ -14,7 +14,6 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 
-from rankhouse.kernels.optimizer_settings import OptimizerSettings
 from rankhouse.training.errors import EmbeddingError
 from rankhouse.training.exchange.batch import Batch
 from rankhouse.training.exchange.exchange import Exchange
@@ -27,6 +26,7 @@ from rankhouse.training.exchange.wire_format import WireFormat, table_formats
 from rankhouse.training.optimizers.shared_gradients import sum_gradients
 from rankhouse.training.plan import Plan, ShardSpec, TableSpec, make_plan
 from rankhouse.training.ranks import Ranks
+from rankhouse.training.tables.column_slices import ColumnSlices
 from rankhouse.training.tables.host_rows import HostRowsStats
 from rankhouse.training.tables.initial_values import InitialValues
 from rankhouse.training.tables.keras_saves import refuse_saved, refuse_variables, refuse_whole_reads
@@ -142,6 +142,7 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
         for shard in self.shards:
             if shard.replicated:
                 mark_shared(shard.variable)
+        ColumnSlices(self.plan, self.shards, ranks=self.ranks, name=f"{self.name}_row_squares").mark(self.weights)
         exchanged = {name: each for name, each in wires.items() if self.plan.placement(name).mode != "data_parallel"}
         self._exchange = Exchange(
             self.ranks,
@@ -313,21 +314,6 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
         """
         owned = self.owned_variables
         return sum_gradients(gradients, variables, owned=owned, ranks=self.ranks, name=f"{self.name}_gradients")
-
-    def check_optimizer(self, settings: OptimizerSettings) -> None:
-        """Checks that an optimizer treats the tables as one rank would.
-
-        Raises:
-            EmbeddingError: It keeps one number for each row, and a table is cut by columns: each slice would have its
-                own.
-        """
-        if len(settings.slot_shape(2, 2)) > 1:
-            return
-        for table in self.plan.cut_by_columns:
-            raise EmbeddingError(
-                f"table {table!r} is cut by columns, and {type(settings).__name__} keeps one number for each row, so "
-                "each slice would have its own; cut the table by rows, or take another optimizer"
-            )
 
     def get_weights(self, *, all_ranks: bool = True) -> list[Any]:
         """Returns whole tables, in the order of the specs, whoever holds them; collective.

@@ -163,7 +163,7 @@ class Plan:
 
     @property
     def cut_by_columns(self) -> tuple[str, ...]:
-        """The tables whose rows are cut; an optimizer that keeps one number for each row cannot train them."""
+        """The tables whose rows are cut."""
         return tuple(item.table for item in self.placements if len({shard.column_start for shard in item.shards}) > 1)
 
     def shards_of(self, rank: int) -> list[tuple[str, ShardSpec]]:

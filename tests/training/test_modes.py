@@ -9,7 +9,6 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from rankhouse.kernels.optimizer_settings import Adagrad, RowwiseAdagrad
 from rankhouse.kernels.reference.lookup import pooled_lookup
 from rankhouse.training.distributed_embedding import DistributedEmbedding
 from rankhouse.training.errors import EmbeddingError
@@ -198,13 +197,6 @@ def test_a_packed_lookup_without_a_combiner_needs_one_id_in_each_bag() -> None:
     assert np.array_equal(rows[:, 4:], layer.get_weights()[0][[1, 5]])
     with pytest.raises(tf.errors.InvalidArgumentError, match="without a combiner a bag needs one id, but some of 'y'"):
         layer.lookup(ids, tf.constant([[1, 1], [2, 0]]))
-
-
-def test_refuses_an_optimizer_with_one_number_for_a_row_of_slices() -> None:
-    one_table("column_wise", num_slices=1).check_optimizer(RowwiseAdagrad())
-    one_table("column_wise", num_slices=2).check_optimizer(Adagrad())
-    with pytest.raises(EmbeddingError, match="'a' is cut by columns, and RowwiseAdagrad keeps one number for each row"):
-        one_table("column_wise", num_slices=2).check_optimizer(RowwiseAdagrad())
 
 
 @pytest.mark.parametrize("file", ["weights.h5", "all.weights.h5", "checkpoint"])

@@ -255,18 +255,21 @@ def _written_here(embedding: DistributedEmbedding, rank: int) -> list[TableShard
 
 def _owned_contents(embedding: DistributedEmbedding, optimizer: Optimizer, rank: int) -> list[_Content]:
     dims = {spec.name: spec.output_dim for spec in embedding.specs}
-    return [
-        _Content(piece, variable, piece.start - shard.row_start)
-        for shard in _written_here(embedding, rank)
-        for array, variable in _saved_arrays(shard, optimizer).items()
-        for piece in _cut(shard, array, dims[shard.table])
-    ]
+    contents = []
+    for shard in _written_here(embedding, rank):
+        for array, variable in _saved_arrays(shard, optimizer).items():
+            columns: tuple[int, int] | None = (shard.column_start, shard.column_stop)
+            if array in optimizer.slot_names and len(variable.shape) == 1:
+                # All slices of a row keep the same number: the leftmost one writes it for all.
+                columns = (0, dims[shard.table]) if shard.column_start == 0 else None
+            pieces = _cut(shard, array, columns, dims[shard.table]) if columns else ()
+            contents += [_Content(piece, variable, piece.start - shard.row_start) for piece in pieces]
+    return contents
 
 
-def _cut(shard: TableShard, array: str, dim: int) -> Iterator[Piece]:
+def _cut(shard: TableShard, array: str, columns: tuple[int, int], dim: int) -> Iterator[Piece]:
     # By the whole table's width, so that slices of columns are cut at the same rows, and are read side by side.
     step = max(1, _FILE_BYTES // (4 * dim))
-    columns = (shard.column_start, shard.column_stop)
     which = "" if columns == (0, dim) else f".columns-{columns[0]}-{columns[1]}"
     for start in range(shard.row_start, shard.row_stop, step):
         stop = min(start + step, shard.row_stop)

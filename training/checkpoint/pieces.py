@@ -5,7 +5,8 @@ its own. Which rank wrote a piece, and under which plan, is of no matter: a read
 gets them from the pieces that have them. A piece's rows lie one behind the other in its file, so some of them are read
 alone; some of its columns are taken out of its rows.
 
-An array with one number for a row has pieces too: their columns say of which slice of the table the numbers are.
+An array with one number for a row has pieces too: their columns say of which slices of the table the numbers are. A
+slot has the same one for all slices of a row, and is written once.
 """
 
 import hashlib

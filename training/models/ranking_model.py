@@ -90,7 +90,6 @@ class RankingModel:
             wire=_wire_formats(config, plan),
             name="embedding",
         )
-        embedding.check_optimizer(config.optimizer.settings())
         tables = [shard.variable for shard in embedding.shards]
         refs = {table.ref() for table in tables}
         others = [variable for variable in embedding.trainable_variables if variable.ref() not in refs]

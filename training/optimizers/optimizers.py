@@ -13,10 +13,11 @@ import numpy as np
 import tensorflow as tf
 
 from rankhouse.kernels import tf_ops
-from rankhouse.kernels.optimizer_settings import Adam, OptimizerSettings
+from rankhouse.kernels.optimizer_settings import Adam, OptimizerSettings, RowwiseAdagrad
 from rankhouse.training.errors import OptimizerError
 from rankhouse.training.optimizers.dense_updates import update_dense
 from rankhouse.training.optimizers.learning_rates import LearningRate, check_positive, learning_rate_at
+from rankhouse.training.optimizers.row_wise import SliceGradient, apply_to_slice, slice_gradients
 from rankhouse.training.tables.host_rows import HostRows, host_rows_of
 from rankhouse.training.tables.new_rows import when_rows_start
 from rankhouse.training.tables.variable_rows import read_rows
@@ -121,11 +122,14 @@ class Optimizer:
         learning_rate, step = self.learning_rate(), self.iterations + 1
         if self._learning_rates is not None:
             self._learning_rates.record(self.iterations, learning_rate)
-        for gradient, variable in gradients_and_variables:
-            if gradient is None:
-                raise OptimizerError(f"{variable.name} has no gradient: the loss does not depend on it; leave it out")
+        gradients = [(self._checked(gradient, variable), variable) for gradient, variable in gradients_and_variables]
+        slices = {}
+        if isinstance(self.settings, RowwiseAdagrad):
+            slices = slice_gradients(gradients, self.settings, gradient_scale=gradient_scale)
+        for gradient, variable in gradients:
             if variable.ref() in self._table_slots:
-                self._apply_rows(variable, gradient, learning_rate, step, gradient_scale)
+                of_slice = slices.get(variable.ref())
+                self._apply_rows(variable, gradient, learning_rate, step, gradient_scale, of_slice)
             else:
                 update_dense(
                     variable,
@@ -225,30 +229,48 @@ class Optimizer:
             tf.Variable(tf.fill(variable.shape, value), trainable=False, name=name) for name, value in initial.items()
         ]
 
+    def _checked(self, gradient: Any, variable: tf.Variable) -> Any:
+        """Returns the gradient of a variable; that of a table as IndexedSlices."""
+        if gradient is None:
+            raise OptimizerError(f"{variable.name} has no gradient: the loss does not depend on it; leave it out")
+        if variable.ref() not in self._table_slots or isinstance(gradient, tf.IndexedSlices):
+            return gradient
+        host_rows = host_rows_of(variable)
+        if host_rows is not None:
+            raise OptimizerError(
+                f"the gradient of table {host_rows.table!r} is dense, but not all its rows are there: it lies in "
+                "host memory; give IndexedSlices, as those of a lookup"
+            )
+        return tf.IndexedSlices(gradient, tf.range(variable.shape[0], dtype=tf.int64))
+
     def _apply_rows(
-        self, table: tf.Variable, gradient: Any, learning_rate: tf.Tensor, step: tf.Tensor, scale: tf.Tensor | None
+        self,
+        table: tf.Variable,
+        gradient: tf.IndexedSlices,
+        learning_rate: tf.Tensor,
+        step: tf.Tensor,
+        scale: tf.Tensor | None,
+        of_slice: SliceGradient | None,
     ) -> None:
         host_rows = host_rows_of(table)
-        if not isinstance(gradient, tf.IndexedSlices):
-            if host_rows is not None:
-                raise OptimizerError(
-                    f"the gradient of table {host_rows.table!r} is dense, but not all its rows are there: it lies in "
-                    "host memory; give IndexedSlices, as those of a lookup"
-                )
-            gradient = tf.IndexedSlices(gradient, tf.range(table.shape[0], dtype=tf.int64))
         if host_rows is not None:
             rows = host_rows.before_update(gradient.indices)
             gradient = tf.IndexedSlices(gradient.values, rows, gradient.dense_shape)
-        tf_ops.apply(
-            table,
-            self._table_slots[table.ref()],
-            gradient,
-            self.settings,
-            learning_rate=learning_rate,
-            step=step,
-            learning_rates=self._learning_rates.read() if self._learning_rates else None,
-            gradient_scale=1.0 if scale is None else scale,
-        )
+        slots = self._table_slots[table.ref()]
+        if of_slice is not None and isinstance(self.settings, RowwiseAdagrad):
+            rates = {"learning_rate": learning_rate, "step": step}
+            apply_to_slice(table, slots.variables[0], gradient.indices, of_slice, self.settings, **rates)
+        else:
+            tf_ops.apply(
+                table,
+                slots,
+                gradient,
+                self.settings,
+                learning_rate=learning_rate,
+                step=step,
+                learning_rates=self._learning_rates.read() if self._learning_rates else None,
+                gradient_scale=1.0 if scale is None else scale,
+            )
         self._note(table, gradient.indices, step)
         if host_rows is not None:
             host_rows.after_update()

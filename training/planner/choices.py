@@ -74,9 +74,6 @@ class Choices:
         self._num_ranks = model.cluster.num_ranks
         self._cached_whole = lru_cache(maxsize=None)(self._whole)
         self._cached_cuts = lru_cache(maxsize=None)(lambda *key: tuple(self._cuts(*key)))
-        optimizer = model.workload.optimizer
-        # A slot of one number for a row would be another one in each slice of columns.
-        self._may_slice_columns = not optimizer.slot_names or len(optimizer.slot_shape(2, 2)) == 2
 
     def whole(self, load: TableLoad) -> tuple[Choice, ...]:
         """Returns the choices that leave a table uncut; or, where users decided on its mode, the ones that they left.
@@ -122,7 +119,7 @@ class Choices:
             return
         if constraint.may_be_everywhere and constraint.exchange is None:
             yield self._choice(load, constraint, "data_parallel")
-        if self._may_slice_columns and constraint.exchange != "rows":
+        if constraint.exchange != "rows":
             num_slices = 2
             while num_slices <= most and load.table.dim // num_slices >= _MIN_SLICE_DIM:
                 yield self._choice(load, constraint, "column_wise", ranks=holders, num_slices=num_slices)
@@ -159,11 +156,6 @@ class Choices:
             ranks = tuple(range(min(constraint.num_slices, self._num_ranks)))
         if mode == "table_wise" and ranks:
             ranks = ranks[:1]
-        if mode == "column_wise" and not self._may_slice_columns:
-            raise PlanError(
-                f"it cannot be cut by columns with the optimizer {self._model.workload.optimizer.rule!r}, which keeps "
-                "one number for a row; cut it by rows"
-            )
         return self._choice(
             load,
             constraint,

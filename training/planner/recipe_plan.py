@@ -126,17 +126,11 @@ def _holders(plan: Plan, before: Placement, constraint: Constraint, *, mode: str
 
 
 def _check_optimizer(plan: Plan, workload: Workload) -> None:
-    cut, rule = plan.cut_by_columns, workload.optimizer.rule
-    if cut and len(workload.optimizer.slot_shape(2, 2)) == 1:
-        raise PlanError(
-            f"table {cut[0]!r} is cut by columns, and the optimizer {rule!r} keeps one number for each row, so each "
-            "slice would have its own; cut the table by rows, or take another optimizer.rule"
-        )
     hosted = [placement.table for placement in plan.placements if placement.device == "host"]
     if hosted and not workload.may_lie_on_host:
         raise PlanError(
             f"table {hosted[0]!r} lies on the host, where rows stay as they are unless a step touches them, and this "
-            f"kind of {rule!r} moves all; take optimizer.kind=lazy, or leave the table on the device"
+            f"kind of {workload.optimizer.rule!r} moves all; take optimizer.kind=lazy, or leave the table on the device"
         )
 
 

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from rankhouse.kernels.optimizer_settings import Adam, RowwiseAdagrad
-from rankhouse.training.errors import NoRoomError, PlanError
+from rankhouse.training.errors import NoRoomError
 from rankhouse.training.exchange.wire_format import WireDtypes
 from rankhouse.training.models.synthetic_models import synthetic_model
 from rankhouse.training.plan import check_plan
@@ -45,12 +45,10 @@ def test_a_table_that_fits_no_rank_is_cut() -> None:
     assert "whole it takes 989.4 MiB of the 588.4 MiB that a rank has for tables" in user.reason
 
 
-def test_no_columns_are_cut_where_the_optimizer_keeps_a_number_for_each_row() -> None:
+def test_columns_are_cut_also_where_the_optimizer_keeps_a_number_for_each_row() -> None:
     workload = small_workload(optimizer=RowwiseAdagrad())
-    made = plan_tables(workload, cluster(4, memory_bytes=4 * 64 * 2_000_000 * 0.9))
-    assert made.plan.placement("user").mode == "row_wise"
-    with pytest.raises(PlanError, match="table 'user': it cannot be cut by columns with the optimizer"):
-        plan_tables(workload, cluster(4), constraints={"user": {"mode": "column_wise"}})
+    made = plan_tables(workload, cluster(4), constraints={"user": {"mode": "column_wise"}})
+    assert made.plan.placement("user").mode == "column_wise"
 
 
 def test_constraints_are_kept() -> None:

@@ -77,16 +77,8 @@ def test_a_recipe_takes_a_plan_by_cost_or_a_document(dataset: PreparedDataset, t
         (["parallel.tables={user: {ranks: [2]}}"], "names rank 2; expected one of the 2 ranks"),
         (["parallel.plan=nothing.json"], "cannot read a plan from nothing.json .*; write one by `rankhouse plan"),
         (
-            ["parallel.tables={user: {mode: column_wise}}", "optimizer.rule=rowwise_adagrad"],
-            "table 'user' is cut by columns, and the optimizer 'rowwise_adagrad' keeps one number for each row",
-        ),
-        (
             ["parallel.tables={user: {device: host}}", "optimizer.rule=adam", "optimizer.kind=exact"],
             "table 'user' lies on the host, .* this kind of 'adam' moves all; take optimizer.kind=lazy",
-        ),
-        (
-            ["parallel.plan=auto", "parallel.tables={user: {mode: column_wise}}", "optimizer.rule=rowwise_adagrad"],
-            "table 'user': it cannot be cut by columns with the optimizer",
         ),
     ],
 )

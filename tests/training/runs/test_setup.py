@@ -65,9 +65,9 @@ def test_more_ranks_than_can_read_the_data_are_refused_before_there_is_a_folder(
         (["parallel.plan=auto"], StartRoom(2, 1000), "do not fit 2 ranks of 450 B usable memory"),
         (["parallel.tables={usr: {}}"], StartRoom.of(2), "'usr' fits no table; did you mean 'user'"),
         (
-            ["parallel.tables={user: {mode: column_wise}}", "optimizer.rule=rowwise_adagrad"],
+            ["parallel.tables={user: {device: host}}", "optimizer.rule=adam", "optimizer.kind=exact"],
             StartRoom.of(2, "a:1,b:1"),
-            "table 'user' is cut by columns, and the optimizer 'rowwise_adagrad'",
+            "table 'user' lies on the host, .* this kind of 'adam' moves all",
         ),
     ],
 )
