@@ -35,7 +35,8 @@ def distributed_optimizer(
     `apply_gradients` takes gradients as they are, as those of a tape that has averaged them.
 
     Args:
-        optimizer: Of `tf_keras.optimizers` or `tf_keras.optimizers.legacy`; it stays as it is.
+        optimizer: Of `tf_keras.optimizers` or `tf_keras.optimizers.legacy`, in a LossScaleOptimizer or not; it stays as
+            it is.
         ranks: Who trains together; by default whom the launcher started.
         reduction: What else is done than averaging.
 
@@ -47,6 +48,13 @@ def distributed_optimizer(
             part are others.
     """
     base, ranks = type(optimizer), ranks or Ranks.init()
+    if isinstance(optimizer, tf_keras.mixed_precision.LossScaleOptimizer):
+        return tf_keras.mixed_precision.LossScaleOptimizer(
+            distributed_optimizer(optimizer.inner_optimizer, ranks=ranks, reduction=reduction),
+            dynamic=optimizer.dynamic,
+            initial_scale=optimizer.initial_scale,
+            dynamic_growth_steps=optimizer.dynamic_growth_steps,
+        )
     if ranks.size > 1 and isinstance(optimizer, tf_keras.optimizers.Adafactor):
         raise OptimizerError(
             f"Adafactor on {ranks.size} ranks: it scales a step by means over a whole table, which no rank may have; "

@@ -61,6 +61,21 @@ def test_variables_may_be_given_by_a_function(optimizer: Any) -> None:
     assert variable.numpy() < 2.0
 
 
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda optimizer: type(optimizer).__module__.rsplit(".")[-1])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_scaled_loss_stays_scaled_around_the_optimizer(optimizer: Any, dynamic: bool) -> None:
+    optimizer = type(optimizer).from_config(optimizer.get_config())
+    scaled = tf_keras.mixed_precision.LossScaleOptimizer(optimizer, dynamic=dynamic, initial_scale=8.0)
+    ours = distributed_optimizer(scaled, ranks=ALONE)
+    settings, expected = ours.get_config(), scaled.get_config()
+    assert settings.pop("inner_optimizer")["config"] == expected.pop("inner_optimizer")["config"]
+    assert settings == expected
+    assert ours.inner_optimizer.rankhouse_ranks is ALONE
+    variable = tf.Variable(2.0)
+    ours.minimize(lambda: variable * 3.0, [variable])
+    assert variable.numpy() < 2.0
+
+
 def test_one_rank_leaves_gradients_and_variables_as_they_are() -> None:
     variable, gradient = tf.Variable([1.0, 2.0]), tf.constant([3.0, 4.0])
     reduction = GradientReduction(average=False)
