@@ -86,6 +86,8 @@ RH_ROW_INLINE uint16_t FloatToBFloat16(float value) {
 // Stochastic rounding: what lies between two neighbours goes to the upper one as often as it is near to it, so that a
 // table which adds up many small moves keeps their sum on average. Beyond the largest finite number there is no upper
 // neighbour, and values round to the nearest, as above.
+//
+// The results are in the lower 16 bits of 32, as what they are made of: loops over them then become vectors.
 // ---------------------------------------------------------------------------------------------------------------------
 
 // What the random bits of a step begin with.
@@ -102,7 +104,7 @@ RH_ROW_INLINE uint32_t RandomBits(float value, uint32_t seed) {
 }
 
 // A NaN becomes a quiet one, as in FloatToFloat16.
-RH_ROW_INLINE uint16_t RoundToFloat16(float value, uint32_t random) {
+RH_ROW_INLINE uint32_t RoundToFloat16(float value, uint32_t random) {
   const uint32_t bits = BitsOfFloat(value);
   const uint32_t magnitude = bits & 0x7fffffffu;
   const uint32_t is_last = MaskOf(magnitude >= 0x477fe000u);  // the largest finite number
@@ -115,18 +117,17 @@ RH_ROW_INLINE uint16_t RoundToFloat16(float value, uint32_t random) {
   const uint32_t small = (static_cast<uint32_t>(static_cast<int32_t>(fraction * 0x1p45f)) + (random >> 11)) >> 21;
   const uint32_t nan = (0x200u | ((magnitude >> 13) & 0x3ffu)) & MaskOf(magnitude > 0x7f800000u);
   const uint32_t is_big = MaskOf(magnitude >= (143u << 23));
-  return static_cast<uint16_t>(((bits >> 16) & 0x8000u) | (small & is_small) | (normal & ~is_small & ~is_big) |
-                               ((0x7c00u | nan) & is_big));
+  return ((bits >> 16) & 0x8000u) | (small & is_small) | (normal & ~is_small & ~is_big) | ((0x7c00u | nan) & is_big);
 }
 
-RH_ROW_INLINE uint16_t RoundToBFloat16(float value, uint32_t random) {
+RH_ROW_INLINE uint32_t RoundToBFloat16(float value, uint32_t random) {
   const uint32_t bits = BitsOfFloat(value);
   const uint32_t magnitude = bits & 0x7fffffffu;
   const uint32_t is_last = MaskOf(magnitude >= 0x7f7f0000u);  // the largest finite number
   const uint32_t rounded = (bits + ((0x8000u & is_last) | ((random >> 16) & ~is_last))) >> 16;
   const uint32_t quiet = (bits >> 16) | 0x40u;
   const uint32_t is_nan = MaskOf(magnitude > 0x7f800000u);
-  return static_cast<uint16_t>((quiet & is_nan) | (rounded & ~is_nan));
+  return (quiet & is_nan) | (rounded & ~is_nan);
 }
 
 // One row of each type: row[d] is its element as float32. A GPU reads elements whole, so there their addresses must fit

@@ -42,7 +42,8 @@ __device__ __forceinline__ void StoreWeights(const rh_trained_table& table, int6
   for (int i = 0; i < kColumns; ++i) {
     const float value = weights.value[i];
     const uint32_t random = RandomBits(value, seed);
-    bits.value[i] = table.type == RH_FLOAT16 ? RoundToFloat16(value, random) : RoundToBFloat16(value, random);
+    bits.value[i] = static_cast<uint16_t>(table.type == RH_FLOAT16 ? RoundToFloat16(value, random)
+                                                                   : RoundToBFloat16(value, random));
   }
   *reinterpret_cast<Bits*>(static_cast<uint16_t*>(table.rows) + at) = bits;
 }

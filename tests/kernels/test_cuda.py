@@ -3,12 +3,15 @@
 test_cuda_emulation.py runs the same tests without a GPU.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from rankhouse.kernels import library
 from rankhouse.kernels.errors import ArgumentError, IdOutOfRangeError
+from rankhouse.kernels.reference.rows import dequantize_rows, quantize_rows
 from tests.kernels.device_memory import Kernels, cpu, find_cuda
 from tests.kernels.lookup_cases import (
     CLIP,
@@ -94,6 +97,21 @@ def test_gradients_of_weights_follow_their_formulas(name: str, cuda: Kernels) ->
     call = Call(BACKWARD[name], cuda, cpu())
     truth = true_weight_gradient(call.case, call.gradients())
     np.testing.assert_allclose(call.weight_gradient(), truth, rtol=1e-4, atol=1e-4)
+
+
+def test_gradients_of_weights_read_rows_of_16_bits(cuda: Kernels) -> None:
+    """With the bits of float32 rows of the same values."""
+    shapes = [(50, 16), (20, 3), (9, 300)]
+    case = make_case(8, shapes, [0, 1, 2, 0], 30, weighted=True)
+    for row_type in ("float16", "bfloat16"):
+        same = [dequantize_rows(quantize_rows(table, row_type)) for table in case.tables]
+        wide, narrow = (
+            Call(replace(case, tables=same, types=types), cuda, cpu()).weight_gradient()
+            for types in ((), (library.ROW_TYPES[row_type],))
+        )
+        np.testing.assert_array_equal(narrow, wide)
+    with pytest.raises(ArgumentError, match="table 0 has rows of row-wise int8: the gradient of weights takes"):
+        Call(replace(case, types=(library.ROW_TYPES["int8"],)), cuda, cpu()).weight_gradient()
 
 
 def with_bad_ids(bad_id: int, *, fixed: bool) -> LookupCase:

@@ -13,12 +13,16 @@ from numpy.typing import NDArray
 
 from rankhouse.kernels import library
 from rankhouse.kernels.errors import ArgumentError, IdOutOfRangeError
+from rankhouse.kernels.reference.rows import quantize_rows
 from tests.kernels.device_memory import Kernels, cpu, find_cuda
 from tests.kernels.lookup_cases import ZERO, Call, LookupCase, backward_cases, make_case
 
 pytestmark = pytest.mark.gpu
 
 LAZY, DENSE, EXACT = range(3)
+
+# The row types of tables, in turn.
+ROW_TYPES = {"float32": ("float32",), "16 bits": ("float16", "bfloat16", "bfloat16", "float16", "bfloat16")}
 
 
 @pytest.fixture(scope="module")
@@ -52,19 +56,27 @@ OPTIMIZERS = {
 class Trained:
     """Tables and their slots in the memory of a device."""
 
-    def __init__(self, shapes: list[tuple[int, int]], chosen: list[library.Optimizer], kernels: Kernels) -> None:
+    def __init__(
+        self,
+        shapes: list[tuple[int, int]],
+        chosen: list[library.Optimizer],
+        kernels: Kernels,
+        row_types: tuple[str, ...] = ("float32",),
+    ) -> None:
         rng = np.random.default_rng(len(shapes))
         self.shapes, self.kernels = shapes, kernels
         self.arrays: list[list[NDArray[Any]]] = []
         tables = []
-        for (num_rows, dim), setting in zip(shapes, chosen, strict=True):
-            rows = rng.standard_normal((num_rows, dim)).astype(np.float32)
+        for t, ((num_rows, dim), setting) in enumerate(zip(shapes, chosen, strict=True)):
+            row_type = row_types[t % len(row_types)]
+            rows = quantize_rows(rng.standard_normal((num_rows, dim)).astype(np.float32), row_type)
             width = 1 if setting.rule == library.RULES["rowwise_adagrad"] else dim
             slots = [rng.random((num_rows, width)).astype(np.float32) for _ in range(2)]
-            last_steps = rng.integers(0, setting.step, num_rows).astype(np.int32)
+            last_steps = rng.integers(0, max(1, setting.step), num_rows).astype(np.int32)
             self.arrays.append([rows, *slots, last_steps])
             put = [kernels.memory.put(array) for array in self.arrays[-1]]
-            tables.append(library.TrainedTable(put[0], (ctypes.c_void_p * 2)(*put[1:3]), put[3], num_rows, dim))
+            slots = (ctypes.c_void_p * 2)(*put[1:3])
+            tables.append(library.TrainedTable(put[0], slots, put[3], num_rows, dim, library.ROW_TYPES[row_type]))
         self.tables = (library.TrainedTable * len(tables))(*tables)
 
     def read(self) -> list[NDArray[Any]]:
@@ -85,10 +97,16 @@ class Updates:
 
     shapes = ((10, 16), (300, 33), (4, 1), (9, 300), (20, 128))
 
-    def __init__(self, chosen: library.Optimizer, kernels: Kernels, ids_of_table_0: list[int]) -> None:
+    def __init__(
+        self,
+        chosen: library.Optimizer,
+        kernels: Kernels,
+        ids_of_table_0: list[int],
+        row_types: tuple[str, ...] = ("float32",),
+    ) -> None:
         rng = np.random.default_rng(0)
         self.kernels = kernels
-        self.trained = Trained(list(self.shapes), [chosen] * 5, kernels)
+        self.trained = Trained(list(self.shapes), [chosen] * 5, kernels, row_types)
         self.optimizer = chosen
         ids = [np.array(ids_of_table_0), np.arange(0, 300, 3), np.array([2]), np.array([0, 8]), np.arange(3, 17)]
         put, updates = kernels.memory.put, []
@@ -115,25 +133,38 @@ class Updates:
         return self.trained.read()
 
 
+@pytest.mark.parametrize("row_types", ROW_TYPES)
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_apply_equals_the_cpus_bit_for_bit(name: str, cuda: Kernels) -> None:
-    ours, theirs = (Updates(OPTIMIZERS[name], kernels, [0, 3, 9]).run("apply") for kernels in (cuda, cpu()))
+def test_apply_equals_the_cpus_bit_for_bit(name: str, row_types: str, cuda: Kernels) -> None:
+    ours, theirs = (
+        Updates(OPTIMIZERS[name], kernels, [0, 3, 9], ROW_TYPES[row_types]).run("apply") for kernels in (cuda, cpu())
+    )
     assert_same(ours, theirs)
 
 
+@pytest.mark.parametrize("row_types", ROW_TYPES)
 @pytest.mark.parametrize("name", ["exact momentum", "exact Adam", "dense Adam"])
 @pytest.mark.parametrize("whole", [False, True])
-def test_catch_up_equals_the_cpus_bit_for_bit(name: str, whole: bool, cuda: Kernels) -> None:
+def test_catch_up_equals_the_cpus_bit_for_bit(name: str, whole: bool, row_types: str, cuda: Kernels) -> None:
     results = []
     for kernels in (cuda, cpu()):
         chosen = library.Optimizer.from_buffer_copy(OPTIMIZERS[name])
         rates = np.linspace(0.2, 0.1, chosen.step).astype(np.float32)
         chosen.learning_rates = kernels.memory.put(rates)
-        updates = Updates(chosen, kernels, [0, 3, 9])
+        updates = Updates(chosen, kernels, [0, 3, 9], ROW_TYPES[row_types])
         for update in updates.updates:
             update.ids = None if whole else update.ids
         results.append(updates.run("catch_up"))
     assert_same(*results)
+
+
+def test_int8_rows_and_steps_of_0_are_refused(cuda: Kernels) -> None:
+    updates = Updates(optimizer("adagrad", step=0), cuda, [0, 3, 9], ROW_TYPES["16 bits"])
+    with pytest.raises(ArgumentError, match="has step 0: expected at least 1, because float16 and bfloat16 rows"):
+        updates.run("apply")
+    updates.updates[0].table.type = library.ROW_TYPES["int8"]
+    with pytest.raises(ArgumentError, match="table 0 that is trained has rows of row-wise int8"):
+        updates.run("apply")
 
 
 @pytest.mark.parametrize("name", ["adagrad", "rowwise_adagrad", "dense Adam", "exact momentum"])
@@ -157,24 +188,31 @@ UPDATED = backward_cases()
 CASES = ["widths", "widths, weights", "none", "fixed", "hot rows", "one row", "hot, none", "runs of 513", "no samples"]
 
 
-def updated(case: LookupCase, chosen: list[library.Optimizer], kernels: Kernels) -> list[NDArray[Any]]:
+def updated(
+    case: LookupCase, chosen: list[library.Optimizer], kernels: Kernels, row_types: str = "float32"
+) -> list[NDArray[Any]]:
     shapes = [(table.shape[0], table.shape[1]) for table in case.tables]
     settings = [chosen[t % len(chosen)] for t in range(len(shapes))]
-    trained = Trained(shapes, settings, kernels)
+    trained = Trained(shapes, settings, kernels, ROW_TYPES[row_types])
     Call(case, kernels, cpu()).update((library.Optimizer * len(settings))(*settings), trained.tables)
     return trained.read()
 
 
+@pytest.mark.parametrize("row_types", ROW_TYPES)
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_updates_equal_the_cpus_for_every_rule(name: str, cuda: Kernels) -> None:
+def test_updates_equal_the_cpus_for_every_rule(name: str, row_types: str, cuda: Kernels) -> None:
     case = make_case(7, [(50, dim) for dim in (1, 4, 7, 16, 64, 128, 300)] + [(2, 20)], [*range(8), 7], 90)
-    assert_same(updated(case, [OPTIMIZERS[name]], cuda), updated(case, [OPTIMIZERS[name]], cpu()))
+    ours, theirs = (updated(case, [OPTIMIZERS[name]], kernels, row_types) for kernels in (cuda, cpu()))
+    assert_same(ours, theirs)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_updates_equal_the_cpus_for_every_batch(name: str, cuda: Kernels) -> None:
+@pytest.mark.parametrize(
+    ("name", "row_types"), [*((name, "float32") for name in CASES), ("widths", "16 bits"), ("runs of 513", "16 bits")]
+)
+def test_updates_equal_the_cpus_for_every_batch(name: str, row_types: str, cuda: Kernels) -> None:
     chosen = [OPTIMIZERS[rule] for rule in ("rowwise_adagrad", "adagrad", "exact Adam", "dense momentum")]
-    assert_same(updated(UPDATED[name], chosen, cuda), updated(UPDATED[name], chosen, cpu()))
+    ours, theirs = (updated(UPDATED[name], chosen, kernels, row_types) for kernels in (cuda, cpu()))
+    assert_same(ours, theirs)
 
 
 def test_updates_follow_the_policy(cuda: Kernels) -> None:
