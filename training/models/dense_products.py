@@ -24,6 +24,7 @@ from rankhouse.training.errors import ModelError
 
 # Most float32 weights of a layer whose product is as fast by convolution: above, MatMul is up to 1.5 times as fast.
 _FEW_WEIGHTS = 1 << 18
+_WIDE = 64
 
 
 def dense(layer: tf_keras.layers.Dense, *parts: tf.Tensor) -> tf.Tensor:
@@ -65,11 +66,13 @@ def _relu_dense(bias: tf.Tensor, *factors: tf.Tensor) -> tuple[tf.Tensor, Callab
 
     def gradients(upstream: tf.Tensor) -> list[tf.Tensor]:
         reached = tf.raw_ops.ReluGrad(gradients=upstream, features=out)
-        return [
-            _column_sums(reached),
-            *(_kernel_gradient(part, reached) for part in parts),
-            *(_part_gradient(kernel, reached) for kernel in kernels),
-        ]
+        part_gradients = [_part_gradient(kernel, reached) for kernel in kernels]
+        # What waits for these is the rest of the way back, down to the tables. So they come first, and nothing waits
+        # for the others, which fill the cores beside it. Narrow parts may be data, whose gradients nobody needs.
+        awaited = [gradient for gradient in part_gradients if gradient.shape[1] >= _WIDE]
+        with tf.control_dependencies(awaited):
+            kernel_gradients = [_kernel_gradient(part, reached) for part in parts]
+            return [_column_sums(reached), *kernel_gradients, *part_gradients]
 
     return out, gradients
 
@@ -120,7 +123,7 @@ def _column_sums(gradient: tf.Tensor) -> tf.Tensor:
 def _kernel_gradient(part: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
     """Returns part^T gradient [K, N]: the form that was fastest for the shape."""
     width, num_outputs = part.shape[1], gradient.shape[1]
-    if min(width, num_outputs) < 64 or num_outputs > 512:
+    if min(width, num_outputs) < _WIDE or num_outputs > 512:
         return tf.matmul(part, gradient, transpose_a=True)
     if width > 2 * num_outputs or (part.dtype == tf.bfloat16 and width % 64):
         return tf.transpose(tf.matmul(gradient, part, transpose_a=True))
