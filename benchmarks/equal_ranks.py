@@ -21,6 +21,7 @@ from rich.console import Console
 
 from benchmarks.support.machine import describe_machine
 from benchmarks.support.sheet import Sheet, report
+from rankhouse.training.tables.row_dtypes import ROW_DTYPES
 
 ROWS, DIM, BATCH = 2000, 8, 192
 # By name: mode and options of `place`.
@@ -42,11 +43,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=50, help="training steps")
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 3, 4], help="numbers of ranks beside 1")
+    parser.add_argument(
+        "--dtype", choices=ROW_DTYPES, default="float32", help="what the first sheet's rows are held in"
+    )
     parser.add_argument("--output", type=Path, help="also write it as markdown")
     parser.add_argument("--rank", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.rank:
-        work(options.rank, options.steps)
+        work(options.rank, options.steps, options.dtype)
     else:
         compare(options)
 
@@ -54,7 +58,7 @@ def main() -> None:
 def compare(options: argparse.Namespace) -> None:
     """Prints what is equal, and how far apart the rest is."""
     with tempfile.TemporaryDirectory() as folder:
-        found = {size: run_ranks(size, options.steps, Path(folder)) for size in (1, *options.ranks)}
+        found = {size: run_ranks(size, options, Path(folder)) for size in (1, *options.ranks)}
     numbers = options.ranks
     sizes = [f"{size} ranks" for size in numbers]
     lines = [
@@ -66,7 +70,11 @@ def compare(options: argparse.Namespace) -> None:
         for what, start in parts.items()
     ]
     sheets = [
-        Sheet(f"Tables after {options.steps} steps of {', '.join(RULES)}, against 1 rank", ("mode", *sizes), lines),
+        Sheet(
+            f"Tables of {options.dtype} after {options.steps} steps of {', '.join(RULES)}, against 1 rank",
+            ("mode", *sizes),
+            lines,
+        ),
         Sheet(f"tiny, tables capped at {NETWORK_ROWS:,} rows, Adagrad", ("what", *sizes), network),
     ]
     before = [describe_machine(), " ".join((__doc__ or "").split("\n\n", 2)[2].split())]
@@ -74,10 +82,11 @@ def compare(options: argparse.Namespace) -> None:
     report(Console(), before, sheets, after, options.output)
 
 
-def run_ranks(size: int, steps: int, folder: Path) -> dict[str, Any]:
+def run_ranks(size: int, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Trains on so many ranks; returns what rank 0 saw, by name."""
     file = folder / f"{size}.npz"
-    command = [sys.executable, "-m", "benchmarks.equal_ranks", "--rank", str(file), "--steps", str(steps)]
+    command = [sys.executable, "-m", "benchmarks.equal_ranks", "--rank", str(file)]
+    command += ["--steps", str(options.steps), "--dtype", options.dtype]
     if size > 1:
         command = [str(Path(sys.executable).with_name("horovodrun")), "-np", str(size), "--gloo", *command]
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "TF_NUM_INTRAOP_THREADS": "1"}
@@ -88,20 +97,20 @@ def run_ranks(size: int, steps: int, folder: Path) -> dict[str, Any]:
         return dict(arrays)
 
 
-def work(file: Path, steps: int) -> None:
+def work(file: Path, steps: int, dtype: str) -> None:
     """Is one rank: trains everything, and rank 0 leaves the tables in a file."""
     from rankhouse.training.ranks import Ranks
 
     ranks = Ranks.init()
     found: dict[str, Any] = {}
     for rule in RULES:
-        found |= {f"{rule}/{mode}": table for mode, table in train_tables(ranks, rule, steps)}
+        found |= {f"{rule}/{mode}": table for mode, table in train_tables(ranks, rule, steps, dtype)}
     found |= {f"network/{name}": values for name, values in train_network(ranks, steps)}
     if ranks.rank == 0:
         np.savez(file, **found)
 
 
-def train_tables(ranks: Any, rule: str, steps: int) -> Iterator[tuple[str, Any]]:
+def train_tables(ranks: Any, rule: str, steps: int, dtype: Any) -> Iterator[tuple[str, Any]]:
     """Trains a table in every mode, and yields them whole."""
     import tensorflow as tf
 
@@ -111,12 +120,12 @@ def train_tables(ranks: Any, rule: str, steps: int) -> Iterator[tuple[str, Any]]
     from rankhouse.training.plan import Plan, TableSpec, place
     from rankhouse.training.tables.specs import EmbeddingSpec, Input
 
-    tables = [TableSpec(mode, ROWS, DIM) for mode in MODES]
+    tables = [TableSpec(mode, ROWS, DIM, dtype=dtype) for mode in MODES]
     placed = [
         place(table, mode, num_ranks=ranks.size, **more)
         for table, (mode, more) in zip(tables, MODES.values(), strict=True)
     ]
-    specs = [EmbeddingSpec(ROWS, DIM, mode) for mode in MODES]
+    specs = [EmbeddingSpec(ROWS, DIM, mode, dtype=dtype) for mode in MODES]
     inputs = [Input(f"{mode}/{hotness}", mode) for mode in MODES for hotness in HOTNESS]
     plan = Plan(tuple(tables), tuple(placed), ranks.size)
     layer = DistributedEmbedding(specs, inputs=inputs, ranks=ranks, plan=plan, seed=5, name=rule.lower())

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -26,6 +27,7 @@ from rich.console import Console
 from benchmarks.support.machine import describe_machine
 from benchmarks.support.progress import progress
 from benchmarks.support.sheet import Sheet, report
+from rankhouse.training.tables.row_dtypes import ROW_DTYPES
 
 WARMUP_STEPS = 2
 PARTS = {"embedding": "embedding part", "step": "step", "step_bfloat16": "step, mixed bfloat16"}
@@ -46,6 +48,7 @@ def main() -> None:
     parser.add_argument("--candidates", nargs="+", choices=CANDIDATES, default=list(CANDIDATES))
     parser.add_argument("--np", type=int, default=1, help="ranks; of Rankhouse only, so leave the others out")
     parser.add_argument("--max-rows", type=int, default=0, help="cap of every table's rows; 0 is none")
+    parser.add_argument("--dtype", choices=ROW_DTYPES, default="float32", help="what Rankhouse holds rows in")
     parser.add_argument("--hardware", default="2-cores", help="a profile of `rankhouse plan`")
     parser.add_argument("--output", type=Path, help="also write it as markdown")
     parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
@@ -94,7 +97,7 @@ def run_candidate(candidate: str, part: str, options: argparse.Namespace) -> dic
         "--candidates",
         candidate,
     ]
-    for name in ("model", "batch_size", "steps", "np", "max_rows", "hardware"):
+    for name in ("model", "batch_size", "steps", "np", "max_rows", "dtype", "hardware"):
         command += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
     if options.np > 1:
         command = [str(Path(sys.executable).with_name("horovodrun")), "-np", str(options.np), "--gloo", *command]
@@ -155,11 +158,14 @@ def make_step(
         make_embedding_step,
         make_synthetic_step,
     )
+    from rankhouse.training.plan import make_plan
     from rankhouse.training.planner.forecast import forecast
     from rankhouse.training.planner.hardware import hardware_profile
     from rankhouse.training.planner.workload import Cluster, synthetic_workload
 
-    network = SyntheticNetwork(model, ranks=ranks, precision="mixed_bfloat16" if part == "step_bfloat16" else "float32")
+    plan = make_plan([replace(table, dtype=options.dtype) for table in model.tables], num_ranks=ranks.size)
+    precision = "mixed_bfloat16" if part == "step_bfloat16" else "float32"
+    network = SyntheticNetwork(model, ranks=ranks, plan=plan, precision=precision)
     if part == "embedding":
         embedding_step = make_embedding_step(network)
         upstream = tf.random.stateless_normal([batches[0].lengths.shape[1], model.output_dim], seed=(1, 2))
@@ -167,7 +173,7 @@ def make_step(
     whole_step = make_synthetic_step(network)
     predicted: dict[str, float] = {}
     if part == "step":
-        workload = synthetic_workload(model, batch_size=options.batch_size)
+        workload = synthetic_workload(model, batch_size=options.batch_size).held_as(plan.dtypes)
         cluster = Cluster(ranks.size, hardware_profile(options.hardware))
         seconds = forecast(network.embedding.plan, workload, cluster).step_seconds
         predicted = {"predicted_ms": 1e3 * seconds}

@@ -110,10 +110,10 @@ def _summarize_table(opened: "Checkpoint", name: str) -> dict[str, Any]:
 
 def _summarize_array(opened: "Checkpoint", table: str, array: str) -> dict[str, Any]:
     pieces = [piece for piece in opened.pieces if (piece.table, piece.array) == (table, array)]
-    info, header = opened.tables[table], opened.array_type(table, array)
+    info, (dtype, has_columns) = opened.tables[table], opened.array_type(table, array)
     return {
-        "shape": [info.num_rows, info.dim][: header.ndim],
-        "dtype": str(header.dtype),
+        "shape": [info.num_rows, info.dim] if has_columns else [info.num_rows],
+        "dtype": dtype,
         "bytes": sum(opened.files[piece.file].bytes for piece in pieces),
         "files": [
             {

@@ -202,12 +202,13 @@ def _show(console: Console, made: "Plan", config: "Config") -> None:
     )
     console.print(f"{config.parallel.plan or rule}\n")
     placed = Table("table", box=None, header_style="bold", pad_edge=False)
-    for column in ("rows", "width", "MiB"):
+    for column in ("rows", "width", "held as", "MiB"):
         placed.add_column(column, justify="right")
     placed.add_column("held by")
     for table in sorted(made.tables, key=lambda table: -table.weight_bytes):
         size = f"{table.weight_bytes / 2**20:,.2f}"
-        placed.add_row(table.name, f"{table.num_rows:,}", str(table.dim), size, made.placement(table.name).held_by)
+        shape = (f"{table.num_rows:,}", str(table.dim), table.dtype)
+        placed.add_row(table.name, *shape, size, made.placement(table.name).held_by)
     console.print(placed)
     console.print()
     for rank in range(made.num_ranks):

@@ -23,6 +23,7 @@ from rankhouse.training.data.lanes import NUM_LANES
 from rankhouse.training.errors import ConfigError
 from rankhouse.training.exchange.wire_format import MAX_RELATIVE_ERROR, WireDtype
 from rankhouse.training.plan import DATA_PARALLEL_THRESHOLD_ROWS, Device, Exchange, Mode
+from rankhouse.training.tables.row_dtypes import RowDtype
 
 # A recipe's word for a plan that is made by cost at the start of training.
 AUTO_PLAN = "auto"
@@ -256,6 +257,7 @@ class TableConfig:
         device: "device": where lookups are computed. "host": in the host's memory, with some rows cached.
         cache_rows: How many rows of a table on the host are cached.
         host_folder: The folder in whose files a table on the host lies, mapped into memory; null: in memory.
+        dtype: What its rows are held in while it trains; null: float32.
     """
 
     mode: Mode | None = None
@@ -267,6 +269,7 @@ class TableConfig:
     device: Device | None = None
     cache_rows: int | None = None
     host_folder: str | None = None
+    dtype: RowDtype | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

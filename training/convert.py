@@ -161,6 +161,8 @@ def _standalone(conversion: _Conversion, tables: Sequence[Any], path: Path | str
             learnt[copy] = table_of[layer]
         else:
             copy.set_weights([table_of[layer]] if layer in table_of else layer.get_weights())
+    if Path(path).suffix in (".keras", ".h5") and any(layer.dtype == "bfloat16" for layer in standalone.layers):
+        raise EmbeddingError("Keras writes no bfloat16 into .keras and .h5 files; take a folder")
     if learnt and Path(path).suffix == ".h5":
         raise EmbeddingError("Keras leaves keys out of .h5 files; take .keras, or a folder")
     return _with_lookups(standalone, learnt) if learnt else standalone
@@ -190,7 +192,10 @@ def _lookup_and_table(layer: tf_keras.layers.Embedding, table: KeyedRows) -> tup
     unknown = next(number for number in range(-1, -len(known) - 2, -1) if number not in known)
     lookup = tf_keras.layers.IntegerLookup(oov_token=unknown, name=f"{layer.name}_keys")
     lookup.set_vocabulary(keys)
-    return lookup, tf_keras.layers.Embedding(len(keys) + 1, layer.output_dim, name=f"{layer.name}_rows")
+    rows = tf_keras.layers.Embedding(
+        len(keys) + 1, layer.output_dim, name=f"{layer.name}_rows", dtype=layer.dtype_policy
+    )
+    return lookup, rows
 
 
 def _embedding_calls(model: tf_keras.Model) -> list[_Call]:
@@ -269,6 +274,7 @@ def _ids_of(call: _Call) -> Any:
 
 
 def _shaped_like(rows: Any, wanted: Any) -> Any:
+    rows = tf.cast(rows, wanted.dtype)  # Those of a layer with a dtype or policy of its own.
     if wanted.shape.rank == rows.shape.rank:
         return rows
     return tf_keras.layers.Reshape(wanted.shape[1:])(rows)
@@ -295,7 +301,7 @@ def _take_over_values(
     for number, layer in enumerate(layers):
         if hasattr(layer, _PLACEHOLDER) or isinstance(layer, KeyedEmbedding):
             continue
-        table = ranks.broadcast(layer.embeddings, name=f"{embedding.name}_table_{number}")
+        table = ranks.broadcast(tf.cast(layer.embeddings, tf.float32), name=f"{embedding.name}_table_{number}")
         for shard in embedding.shards:
             if shard.table == layer.name:
                 rows = table[shard.row_start : shard.row_stop, shard.column_start : shard.column_stop]

@@ -29,11 +29,11 @@ from rankhouse.training.ranks import Ranks
 from rankhouse.training.tables.column_slices import ColumnSlices
 from rankhouse.training.tables.host_rows import HostRowsStats
 from rankhouse.training.tables.initial_values import InitialValues
-from rankhouse.training.tables.keras_saves import refuse_saved, refuse_variables, refuse_whole_reads
+from rankhouse.training.tables.keras_saves import refuse_saved, refuse_variables, refuse_whole_reads, save_widened
 from rankhouse.training.tables.learnt_rows import LearntRows
 from rankhouse.training.tables.owned_variables import mark_owned, mark_shared
 from rankhouse.training.tables.specs import EmbeddingSpec, Input, resolve_inputs, spec_of
-from rankhouse.training.tables.table_shards import TableShard, check_tables, host_stats, variable_rows
+from rankhouse.training.tables.table_shards import TableShard, check_copies, check_tables, host_stats, variable_rows
 from rankhouse.training.tables.table_weights import BLOCK_BYTES, TableWeights
 from rankhouse.training.tables.variable_rows import write_rows
 
@@ -163,12 +163,14 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
     def before_lookup(self) -> Callable[[tf.Variable, tf.Tensor], Any] | None:
         """Called with a variable of this rank and the ids [n] of its rows that are about to be looked up.
 
-        Set by an optimizer whose rows lag behind.
+        Set by an optimizer whose rows lag behind; an error where copies of a table of 16 bits would come apart.
         """
         return self._held.before_lookup
 
     @before_lookup.setter
     def before_lookup(self, hook: Callable[[tf.Variable, tf.Tensor], Any] | None) -> None:
+        if hook is not None:
+            check_copies(self.plan)
         self._held.before_lookup = hook
 
     def lookup(
@@ -357,7 +359,7 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
     def save_own_variables(self, store: Any) -> None:
         """Has Keras save the layer's variables; `keras_saves.py` has what is refused."""
         refuse_variables(self.shards, self.name)
-        super().save_own_variables(store)
+        save_widened(super().save_own_variables, store)
 
     def _trackable_children(self, save_type: str = "checkpoint", **options: Any) -> Any:
         """Has TensorFlow save, or load, the layer."""
@@ -452,7 +454,7 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
             # Keras saves by name, optimizers name slots so: each slice needs one of its own, in each layer.
             part = f"/columns_{shard.column_start}_{shard.column_stop}" if len(own) > 1 else ""
             with tf.name_scope(f"{self.name}/"):
-                variable = self.add_weight(spec.name + part, shape=shape, initializer="zeros", dtype=tf.float32)
+                variable = self.add_weight(spec.name + part, shape=shape, initializer="zeros", dtype=spec.dtype)
             learnt = None if values else self._make_learnt(spec, shard, variable)
             made.append(TableShard.of(placement, shard, variable, learnt=learnt))
             refuse_whole_reads(made[-1], self.name)
@@ -480,4 +482,7 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
 
 def _table_specs(specs: Sequence[EmbeddingSpec], inputs: Sequence[Input]) -> list[TableSpec]:
     lookups = [item.table for item in inputs]
-    return [TableSpec(spec.name, spec.input_dim, spec.output_dim, float(lookups.count(spec.name))) for spec in specs]
+    return [
+        TableSpec(spec.name, spec.input_dim, spec.output_dim, float(lookups.count(spec.name)), dtype=spec.dtype)
+        for spec in specs
+    ]

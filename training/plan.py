@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args
 
 from rankhouse.training.errors import PlanError
 from rankhouse.training.exchange.wire_format import WIRE_DTYPES, WireDtypes
+from rankhouse.training.tables.row_dtypes import ROW_DTYPES, RowDtype, number_bytes
 
 Mode = Literal["data_parallel", "table_wise", "column_wise", "row_wise"]
 Exchange = Literal["pooled", "rows"]
@@ -37,12 +38,14 @@ class TableSpec:
         num_rows: Rows, at least 1.
         dim: Width of a row, at least 1.
         lookups_per_sample: How many ids a sample looks up in it, over all features that share it.
+        dtype: What its rows are held in; what the optimizer keeps beside them is float32.
     """
 
     name: str
     num_rows: int
     dim: int
     lookups_per_sample: float = 1.0
+    dtype: RowDtype = "float32"
 
     def __post_init__(self) -> None:
         for field in ("num_rows", "dim"):
@@ -53,11 +56,20 @@ class TableSpec:
                 f"table {self.name!r} has lookups_per_sample = {self.lookups_per_sample}; "
                 "expected a finite number, at least 0"
             )
+        if self.dtype not in ROW_DTYPES:
+            raise PlanError(
+                f"table {self.name!r} has rows of dtype {self.dtype!r}; expected one of {', '.join(ROW_DTYPES)}"
+            )
+
+    @property
+    def number_bytes(self) -> int:
+        """Bytes of a number of a row."""
+        return number_bytes(self.dtype)
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of the float32 weights; Adagrad's accumulator takes as much again."""
-        return 4 * self.num_rows * self.dim
+        """Bytes of the weights; with float32 Adagrad's accumulator takes as much again."""
+        return self.number_bytes * self.num_rows * self.dim
 
 
 @dataclass(frozen=True)
@@ -81,9 +93,9 @@ class ShardSpec:
         return self.column_stop - self.column_start
 
     @property
-    def weight_bytes(self) -> int:
-        """Bytes of its float32 weights."""
-        return 4 * self.num_rows * self.dim
+    def num_elements(self) -> int:
+        """How many numbers it has."""
+        return self.num_rows * self.dim
 
 
 @dataclass(frozen=True)
@@ -162,6 +174,18 @@ class Plan:
         return {item.table: item.wire for item in self.placements if item.wire is not None}
 
     @property
+    def dtypes(self) -> dict[str, RowDtype]:
+        """In what the rows of tables are held, by name."""
+        return {table.name: table.dtype for table in self.tables}
+
+    @property
+    def narrow_copies(self) -> tuple[str, ...]:
+        """The tables of 16 bits of which each of several ranks has a copy."""
+        pairs = zip(self.tables, self.placements, strict=True)
+        everywhere = [table for table, placement in pairs if placement.mode == "data_parallel" and self.num_ranks > 1]
+        return tuple(table.name for table in everywhere if table.dtype != "float32")
+
+    @property
     def cut_by_columns(self) -> tuple[str, ...]:
         """The tables whose rows are cut."""
         return tuple(item.table for item in self.placements if len({shard.column_start for shard in item.shards}) > 1)
@@ -175,9 +199,14 @@ class Plan:
             if shard.rank == rank and shard.num_rows
         ]
 
+    def shard_bytes_of(self, rank: int) -> list[tuple[str, int]]:
+        """Returns the bytes of the weights of what a rank holds, in the order of `shards_of`: (table, bytes)."""
+        dtypes = self.dtypes
+        return [(name, number_bytes(dtypes[name]) * shard.num_elements) for name, shard in self.shards_of(rank)]
+
     def bytes_of(self, rank: int) -> int:
         """Returns the bytes of the weights that a rank holds."""
-        return sum(shard.weight_bytes for _, shard in self.shards_of(rank))
+        return sum(num_bytes for _, num_bytes in self.shard_bytes_of(rank))
 
     def explain(self) -> str:
         """Returns the plan as text: bytes for each rank, and where each table lies and why."""

@@ -142,6 +142,8 @@ class Ranks:
         values = tf.convert_to_tensor(values)
         if self.size == 1:
             return values
+        if values.dtype == tf.bfloat16:  # Which Horovod does not know.
+            return tf.bitcast(self.broadcast(tf.bitcast(values, tf.uint16), name=name, root=root), tf.bfloat16)
         copy = _bytes(values)
         sent, received = ((self.size - 1) * copy, 0 * copy) if self.rank == root else (0 * copy, copy)
         self.traffic.count(name, sent, received)

@@ -102,9 +102,9 @@ def write_tensor_blocks(
     Args:
         path: The file, which appears when it is complete; an older one is replaced.
         name: The tensor's name.
-        blocks: Arrays [n, *shape[1:]] of `dtype`, whose rows add up to shape[0].
+        blocks: Arrays [n, *shape[1:]] of `dtype`, or uint16 with the bits of bfloat16, whose rows add up to shape[0].
         shape: The shape of the tensor.
-        dtype: Its dtype.
+        dtype: Its dtype, also bfloat16 of a library that adds it to NumPy.
         metadata: Texts to keep beside it.
 
     Returns:
@@ -255,6 +255,8 @@ def _dtype(path: Path, name: str, entry: Mapping[str, Any]) -> np.dtype[Any]:
 
 def _code(path: Path, name: str, dtype: Any) -> str:
     dtype = np.dtype(dtype)
+    if dtype.name == "bfloat16":
+        return "BF16"
     if dtype not in _CODES:
         known = ", ".join(str(known) for known in _CODES)
         raise ContentError(f"{path}: tensor {name!r} has dtype {dtype}; expected one of {known}")

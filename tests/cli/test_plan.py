@@ -24,11 +24,11 @@ def dataset(tmp_path: Path) -> Path:
 def test_shows_where_each_table_lies_and_why(dataset: Path) -> None:
     output = run(dataset, "--ranks", 2, "--threshold", 15)
     assert output.startswith("Tables with fewer than 15 rows lie on every rank")
-    holders = [tuple(line.split(maxsplit=4)) for line in output.splitlines()[3:6]]
-    assert [(table, rows, holder.strip()) for table, rows, _, _, holder in holders] == [
-        ("user", "30", "rank 0"),
-        ("item", "20", "rank 1"),
-        ("shop", "7", "every rank"),
+    holders = [tuple(line.split(maxsplit=5)) for line in output.splitlines()[3:6]]
+    assert [(table, rows, dtype, holder.strip()) for table, rows, _, dtype, _, holder in holders] == [
+        ("user", "30", "float32", "rank 0"),
+        ("item", "20", "float32", "rank 1"),
+        ("shop", "7", "float32", "every rank"),
     ]
     assert "rank 1: 0.00 MiB of weights; owns item" in output
 

@@ -30,10 +30,10 @@ def test_the_resolved_configuration_reads_back_equal() -> None:
 
 
 def test_tables_are_decided_by_name() -> None:
-    decided = 'parallel.tables={item: {mode: row_wise, ranks: [0, 1]}, "ad_*": {wire_forward: int8, device: host}}'
+    decided = 'parallel.tables={item: {mode: row_wise, ranks: [0, 1]}, "ad_*": {device: host, dtype: bfloat16}}'
     config = load_recipe("dlrm", overrides=[decided, "parallel.plan=auto", "parallel.hardware=h100"])
     assert config.parallel.tables["item"] == TableConfig(mode="row_wise", ranks=(0, 1))
-    assert config.parallel.tables["ad_*"] == TableConfig(wire_forward="int8", device="host")
+    assert config.parallel.tables["ad_*"] == TableConfig(device="host", dtype="bfloat16")
     assert parse_config(config.to_yaml(), source="resolved") == config
     assert not override(config, ["parallel.tables={}"]).parallel.tables
     assert override(config, ["parallel.plan=", "parallel.hardware="]).parallel.plan == ""
@@ -87,6 +87,10 @@ def test_steps_of_a_run(settings: TrainingConfig, num_steps: int) -> None:
         (
             "parallel.tables={item: {mode: grid}}",
             "parallel.tables.item.mode is 'grid'; expected one of 'data_parallel'",
+        ),
+        (
+            "parallel.tables={item: {dtype: int8}}",
+            "parallel.tables.item.dtype is 'int8'; expected one of 'float32', 'bfloat16', 'float16'",
         ),
         ("parallel.tables={item: {ranks: [a]}}", "parallel.tables.item.ranks is 'a'; expected an integer"),
         (

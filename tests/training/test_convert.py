@@ -11,7 +11,7 @@ import tf_keras
 
 from rankhouse.training.convert import distributed_model, placeholder_tables, save_standalone
 from rankhouse.training.distributed_embedding import DistributedEmbedding
-from rankhouse.training.errors import EmbeddingError
+from rankhouse.training.errors import EmbeddingError, OptimizerError
 from rankhouse.training.optimizers.keras_optimizers import distributed_optimizer
 from rankhouse.training.plan import Plan, TableSpec, place
 from rankhouse.training.ranks import Ranks
@@ -205,6 +205,30 @@ def test_two_ranks_learn_what_keras_learns_on_one_device(tmp_path: Path) -> None
     for differences in run_on_ranks(learn_on_ranks, tmp_path, num_ranks=2):
         assert {*optimizers(), "saved", "keyed outputs"} < set(differences)
         assert max(differences.values()) < 2e-5, differences
+
+
+def test_rows_of_16_bits_stay_so(tmp_path: Path) -> None:
+    ids = tf_keras.Input((2,), dtype="int64")
+    tables = [
+        tf_keras.layers.Embedding(9, 3, name=dtype, dtype=dtype) for dtype in ("bfloat16", "mixed_bfloat16", "float16")
+    ]
+    rows = [tf.cast(table(ids), tf.float32) for table in tables]
+    model = tf_keras.Model(ids, tf_keras.layers.Dense(1)(tf.concat([*rows, rows[0] ** 2], 2)))
+    converted = distributed_model(model)
+    held = {
+        variable.name.split("/")[-1]: variable.dtype for variable in converted.weights if "kernel" not in variable.name
+    }
+    assert (held["bfloat16:0"], held["mixed_bfloat16:0"], held["float16:0"]) == (tf.bfloat16, tf.float32, tf.float16)
+    batch = np.arange(8).reshape(4, 2)
+    assert np.array_equal(converted.predict(batch, verbose=0), model.predict(batch, verbose=0))
+    save_standalone(converted, tmp_path / "folder")
+    alone = tf_keras.models.load_model(tmp_path / "folder", compile=False)
+    assert np.array_equal(alone.predict(batch, verbose=0), model.predict(batch, verbose=0))
+    with pytest.raises(EmbeddingError, match=r"no bfloat16 into \.keras and \.h5 files; take a folder"):
+        save_standalone(converted, tmp_path / "model.keras")
+    converted.compile(distributed_optimizer(tf_keras.optimizers.Adam()), "mse")
+    with pytest.raises(OptimizerError, match=r"held as bfloat16, where Keras.* Adam would round to the nearest"):
+        converted.fit(batch, np.ones((4, 2, 1)), verbose=0)
 
 
 def test_placeholders_take_one_row_and_become_whole_tables() -> None:

@@ -81,6 +81,7 @@ def test_refuses_what_cannot_be_placed(tables: list[TableSpec], options: dict[st
         (("a", 0, 16), "table 'a' has num_rows = 0"),
         (("a", 1, 0), "table 'a' has dim = 0"),
         (("a", 1, 1, float("nan")), "lookups_per_sample = nan"),
+        (("a", 1, 1, 1.0, "int8"), "rows of dtype 'int8'; expected one of float32, bfloat16, float16"),
     ],
 )
 def test_refuses_impossible_tables(arguments: tuple, message: str) -> None:
@@ -123,9 +124,27 @@ def test_a_plan_says_on_which_device_a_table_lies_and_in_what_it_travels() -> No
     assert hosted.held_by == "ranks 0, 1 by rows, on the host with 2 rows cached"
 
 
-def test_reads_the_documents_of_plans_that_say_nothing_of_devices_and_wires() -> None:
+def test_rows_of_16_bits_take_half_the_bytes() -> None:
+    tables = [
+        replace(table("a", 10_000), dtype="bfloat16"),
+        table("b", 10_000),
+        replace(table("c", 9), dtype="float16"),
+    ]
+    plan = make_plan(tables, num_ranks=2)
+    assert [spec.weight_bytes for spec in tables] == [2 * 16 * 10_000, 4 * 16 * 10_000, 2 * 16 * 9]
+    assert plan.shard_bytes_of(0) == [("b", 640_000), ("c", 288)]
+    assert (plan.bytes_of(0), plan.bytes_of(1)) == (640_288, 320_288)
+    assert plan.narrow_copies == ("c",)
+    assert make_plan(tables, num_ranks=1).narrow_copies == ()
+    assert Plan.from_document(json.loads(json.dumps(plan.document()))) == plan
+    assert plan.dtypes == {"a": "bfloat16", "b": "float32", "c": "float16"}
+
+
+def test_reads_the_documents_of_plans_that_say_nothing_of_devices_wires_and_dtypes() -> None:
     plan = make_plan([table("small", 100), table("large", 65_536)], num_ranks=2)
     document = plan.document()
+    for spec in document["tables"]:
+        del spec["dtype"]
     for item in document["placements"]:
         for later in ("device", "cache_rows", "wire"):
             del item[later]

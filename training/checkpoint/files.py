@@ -8,11 +8,12 @@
         manifest.json                                              written last; without it the checkpoint does not
         exist
 
-An array is `weights`, one of the optimizer's slots, such as `accumulator` (all float32), or `touched`: int32 [rows],
-the optimizer's iteration that last wrote each row. Tables that learn their keys have some more (`learnt_rows.py`). All
-are cut into rectangles (`pieces.py`), which the
-manifest lists under `row_ranges`; any number of ranks reads any of them under any plan. Checkpoints of older releases
-have pieces of all columns only. Nothing here needs TensorFlow.
+An array is `weights`, in the dtype that the table's rows are held in (float32, bfloat16 or float16), one of the
+optimizer's slots, such as `accumulator` (float32), or `touched`: int32 [rows], the optimizer's iteration that last
+wrote each row. Tables that learn their keys have some more (`learnt_rows.py`). All are cut into rectangles
+(`pieces.py`), which the manifest lists under `row_ranges`; any number of ranks reads any of them under any plan, into
+tables of any dtype: what is read here is float32, exactly, and what holds fewer bits takes the nearest. Checkpoints of
+older releases have pieces of all columns only. Nothing here needs TensorFlow.
 
 A checkpoint knows its lineage: the checkpoints through which the training that it holds has passed, as (id, iterations)
 each, itself last. Iterations never restart, also when a new run goes on from a checkpoint; what was saved later than
@@ -28,7 +29,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -42,9 +43,9 @@ from rankhouse.embedding_cache.format.files import (
     check_files,
     load_manifest,
 )
-from rankhouse.embedding_cache.format.tensors import read_tensors
+from rankhouse.embedding_cache.format.tensors import open_tensors, read_tensors
 from rankhouse.embedding_cache.format.version_record import EVENT_TIME
-from rankhouse.training.checkpoint.pieces import Band, Piece, RowBlock, Rows, VerifiedRows, bands, join
+from rankhouse.training.checkpoint.pieces import Band, Piece, RowBlock, Rows, VerifiedRows, bands, join, widened
 from rankhouse.training.data.fit import Fit
 from rankhouse.training.errors import CheckpointError
 
@@ -82,6 +83,13 @@ class CheckpointTable:
     def is_by_key(self) -> bool:
         """Whether it learns its keys."""
         return KEY_ARRAYS[0] in self.arrays
+
+
+class ArrayType(NamedTuple):
+    """What an array of a table is of: a dtype, such as "bfloat16", and whether it has rows or one number for each."""
+
+    dtype: str
+    has_columns: bool
 
 
 @dataclass(frozen=True)
@@ -175,6 +183,8 @@ class Checkpoint:
     ) -> Iterator[RowBlock]:
         """Yields rows [start, stop) of a table in order, mapped from the files, each verified before it is used.
 
+        Rows of 16-bit floats are copied into float32.
+
         Args:
             table: The table.
             array: Which of its arrays.
@@ -196,14 +206,17 @@ class Checkpoint:
                     "its columns, which cannot be put together; load it with the table sliced in the same way"
                 )
             num_rows = band.stop - band.start
-            row_bytes = sum(part[:1].nbytes for part in parts)
-            step = num_rows if len(parts) == 1 else max(1, _BLOCK_BYTES // row_bytes)
+            row_bytes = sum(widened(part[:1]).nbytes for part in parts)
+            is_mapped = len(parts) == 1 and parts[0].dtype.itemsize > 2
+            step = num_rows if is_mapped else max(1, _BLOCK_BYTES // row_bytes)
             for at in range(0, num_rows, step):
                 part = slice(at, min(at + step, num_rows))
-                yield RowBlock(band.start + at, join(band, [rows[part] for rows in parts], **columns))
+                yield RowBlock(band.start + at, join(band, [widened(rows[part]) for rows in parts], **columns))
 
     def stream(self, table: str, *, num_rows: int) -> Iterator[RowBlock]:
         """Yields a table's weights in order, `num_rows` at a time, and verifies each file by the same read.
+
+        They are float32, as those of `rows`.
 
         So an altered file is known when its last row is out: what was made of the rows counts when the stream has
         ended.
@@ -222,12 +235,13 @@ class Checkpoint:
                         readers[piece] = VerifiedRows(path, record, self._map(piece.file)[ROWS], hasher)
                 for at in range(band.start, band.stop, num_rows):
                     count = min(num_rows, band.stop - at)
-                    yield RowBlock(at, join(band, [readers[piece].read(count) for piece in band.pieces], **columns))
+                    parts = [widened(readers[piece].read(count)) for piece in band.pieces]
+                    yield RowBlock(at, join(band, parts, **columns))
                 for piece in band.pieces:
                     readers[piece].settle()
 
-    def array_type(self, table: str, array: str) -> Rows:
-        """Returns an array without rows, of the type of an array of a table: [0, columns] or [0].
+    def array_type(self, table: str, array: str) -> ArrayType:
+        """Returns what an array of a table is of.
 
         Raises:
             CheckpointError: Table or array is unknown, no file has any of it, or one is damaged.
@@ -236,7 +250,12 @@ class Checkpoint:
         pieces = self._pieces(table, array)
         if not pieces:
             raise CheckpointError(f"{self.path}: no file has any of table {table!r} ({array})")
-        return self._map(pieces[0].file)[ROWS][:0]
+        try:
+            opened = open_tensors(self.path / pieces[0].file)
+        except CorruptFileError as exc:
+            raise CheckpointError(str(exc)) from exc
+        rows, is_bfloat16 = opened.tensors[ROWS], opened.codes[ROWS] == "BF16"
+        return ArrayType("bfloat16" if is_bfloat16 else str(rows.dtype), rows.ndim > 1)
 
     def touched_since(self, table: str, step: int) -> npt.NDArray[np.int64]:
         """Returns the sorted ids of the rows that were written by an iteration after `step`.
@@ -275,7 +294,7 @@ class Checkpoint:
         for piece in self._pieces(table, WEIGHTS):
             inside = np.flatnonzero((ids >= piece.start) & (ids < piece.stop))
             if len(inside):
-                part = self._map(piece.file)[ROWS][ids[inside] - piece.start]
+                part = widened(self._map(piece.file)[ROWS][ids[inside] - piece.start])
                 rows[inside, piece.column_start : piece.column_stop] = part
                 num_missing -= part.size
         if num_missing:

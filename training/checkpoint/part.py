@@ -193,7 +193,8 @@ class _Content:
         whole = np.asarray(memoryview(self.variable.value())) if self.piece.array in KEY_ARRAYS else None
         for at in range(self.first, end, step):
             rows = slice(at, min(at + step, end))
-            yield read_rows(self.variable, rows.start, rows.stop) if whole is None else whole[rows]
+            block = read_rows(self.variable, rows.start, rows.stop) if whole is None else whole[rows]
+            yield block.view(np.uint16) if self.variable.dtype == tf.bfloat16 else block
 
 
 def arrays(variable: tf.Variable, optimizer: Optimizer) -> dict[str, tf.Variable]:

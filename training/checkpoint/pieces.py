@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankhouse.embedding_cache.format.files import FileRecord
+from rankhouse.embedding_cache.format.row_types import decode
 from rankhouse.training.errors import CheckpointError
 
 Rows = npt.NDArray[Any]
@@ -53,7 +54,10 @@ class Piece:
 
 @dataclass(frozen=True)
 class RowBlock:
-    """Consecutive rows of a table: the number of the first, and [n, columns] or [n] in the array's type, read-only."""
+    """Consecutive rows of a table: the number of the first, and [n, columns] or [n], read-only.
+
+    They are float32, also those that are held in fewer bits; what there is one integer of for a row is of its type.
+    """
 
     start: int
     rows: Rows
@@ -106,6 +110,11 @@ def join(band: Band, parts: Sequence[Rows], *, column_start: int, column_stop: i
         begin, end = max(column_start, piece.column_start), min(column_stop, piece.column_stop)
         columns.append(rows[:, begin - piece.column_start : end - piece.column_start])
     return columns[0] if len(columns) == 1 else np.concatenate(columns, axis=1)
+
+
+def widened(rows: Rows) -> Rows:
+    """Returns rows of 16-bit floats as float32, which is exact; others, and numbers for rows, as they are."""
+    return decode(np.ascontiguousarray(rows)) if rows.dtype.itemsize == 2 else rows
 
 
 class VerifiedRows:

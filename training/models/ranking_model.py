@@ -75,11 +75,10 @@ class RankingModel:
         embedding = DistributedEmbedding(
             [
                 EmbeddingSpec(
-                    table.num_rows,
-                    table.dim,
-                    name,
+                    *(table.num_rows, table.dim, name),
                     embeddings_initializer=_initial_values(initial_rows[name]),
                     vocabulary=_vocabulary(config, name),
+                    dtype=plan.dtypes.get(name, "float32"),
                 )
                 for name, table in sizes.items()
             ],

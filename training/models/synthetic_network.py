@@ -64,7 +64,7 @@ class SyntheticNetwork(tf_keras.Model):  # type: ignore[misc]
         Args:
             model: The configuration.
             ranks: The ranks that train together; by default this process alone.
-            plan: Who holds which table; by default `make_plan`'s.
+            plan: Who holds which table, and as what; by default `make_plan`'s, in float32.
             seed: Of all initial values.
             precision: Keras' policy of the hidden layers: "float32", or "mixed_bfloat16" for products of bfloat16. The
                 logit is float32 either way.
@@ -74,8 +74,12 @@ class SyntheticNetwork(tf_keras.Model):  # type: ignore[misc]
         """
         super().__init__(name=model.name)
         self.model = model
+        dtypes = plan.dtypes if plan else {}
         self.embedding = DistributedEmbedding(
-            [EmbeddingSpec(table.num_rows, table.dim, table.name) for table in model.tables],
+            [
+                EmbeddingSpec(table.num_rows, table.dim, table.name, dtype=dtypes.get(table.name, "float32"))
+                for table in model.tables
+            ],
             inputs=[Input(f"input_{number}", item.table) for number, item in enumerate(model.inputs)],
             ranks=ranks,
             plan=plan,

@@ -6,7 +6,7 @@ step is that of the mean over the ranks. With batches of one size that is the st
 A global norm to clip by is that of the gradients of all ranks, and a row's gradient is the sum over its samples.
 
 Tables in host memory are trained with those optimizers that leave rows alone which a step does not touch: SGD and
-Adagrad, and of the legacy ones SGD with momentum too.
+Adagrad, and of the legacy ones SGD with momentum too. Tables of 16 bits are not: Keras would round to the nearest.
 """
 
 from collections.abc import Iterable, Sequence
@@ -95,7 +95,9 @@ class _AveragingOptimizer:
 
     def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]], *args: Any, **options: Any) -> Any:
         """Of both."""
-        pairs = [(_checked(gradient, variable), variable) for gradient, variable in grads_and_vars]
+        pairs = [(gradient, variable) for gradient, variable in grads_and_vars]
+        _check_dtypes(type(self).__name__, pairs)
+        pairs = [(_checked(gradient, variable), variable) for gradient, variable in pairs]
         self._check_clipping([variable for _, variable in pairs])
         if not isinstance(self, tf_keras.optimizers.legacy.Optimizer):
             pairs = self._clip_globally(pairs)
@@ -190,6 +192,16 @@ def _belonging_to(slot: tf.Variable, variable: tf.Variable) -> tf.Variable:
     if host_rows is not None and host_rows_of(slot) is None:
         host_rows.attach(slot, fill=float(tf.reshape(slot, [-1])[0]))
     return slot
+
+
+def _check_dtypes(optimizer: str, pairs: Iterable[tuple[Any, Any]]) -> None:
+    for gradient, variable in pairs:
+        if isinstance(gradient, tf.IndexedSlices) and gradient.values.dtype != variable.dtype.base_dtype:
+            raise OptimizerError(
+                f"table {variable.name} is held as {variable.dtype.name}, where Keras' {optimizer} would round to the "
+                "nearest, and so lose small updates; train it with rankhouse.training.optimizers.optimizers.Optimizer, "
+                "which rounds stochastically, or hold it as float32 (the dtype of its layer or EmbeddingSpec)"
+            )
 
 
 def _checked(gradient: Any, variable: tf.Variable) -> Any:

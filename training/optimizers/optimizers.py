@@ -205,7 +205,8 @@ class Optimizer:
         behind = start + np.flatnonzero((touched > 0) & (last < self.iterations.numpy()))
         before = tf.gather(table, behind).numpy()
         self.catch_up(table, tf.constant(behind))
-        moved = (before.view(np.uint32) != tf.gather(table, behind).numpy().view(np.uint32)).any(axis=1)
+        after = tf.gather(table, behind).numpy()
+        moved = (before.view(np.uint8) != after.view(np.uint8)).any(axis=1)
         written = np.concatenate([start + np.flatnonzero(looked_up), behind[moved]])
         _scatter(touched_steps, tf.constant(written), self.iterations)
 

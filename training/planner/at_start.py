@@ -57,7 +57,7 @@ def _decide(
         hardware = measured or hardware_profile(config.parallel.hardware or "2-cores")
         cluster = cluster_of(config, rooms, hardware)
         if kept is not None:
-            made = forecast(kept, recipe_workload(config, dataset), cluster)
+            made = forecast(kept, recipe_workload(config, dataset).held_as(kept.dtypes), cluster)
         else:
             made = plan_recipe(config, dataset, cluster)
         check_room(made, config, rooms)

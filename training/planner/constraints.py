@@ -14,6 +14,7 @@ from rankhouse.training.errors import PlanError
 from rankhouse.training.exchange.wire_format import WireDtype, WireDtypes
 from rankhouse.training.plan import MODES, Device, Exchange, Mode, Placement
 from rankhouse.training.planner.workload import TableLoad, check_dtype
+from rankhouse.training.tables.row_dtypes import ROW_DTYPES, RowDtype
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Constraint:
         host_folder: The folder in whose mapped files a table on the host lies; None: in memory.
         wire_forward: What its rows travel in, where they do.
         wire_backward: What their gradients travel in.
+        dtype: What its rows are held in.
     """
 
     mode: Mode | None = None
@@ -41,6 +43,7 @@ class Constraint:
     host_folder: str | None = None
     wire_forward: WireDtype | None = None
     wire_backward: WireDtype | None = None
+    dtype: RowDtype | None = None
 
     @property
     def decided_mode(self) -> Mode | None:
@@ -64,6 +67,8 @@ class Constraint:
             raise PlanError(f"{where} has cache_rows = {self.cache_rows}; expected at least 1, and device = 'host'")
         if self.host_folder is not None and self.device != "host":
             raise PlanError(f"{where} has a host_folder, {self.host_folder}; expected device = 'host' with it")
+        if self.dtype is not None and self.dtype not in ROW_DTYPES:
+            raise PlanError(f"{where} has dtype = {self.dtype!r}; expected one of {', '.join(ROW_DTYPES)}")
         for name in ("wire_forward", "wire_backward"):
             if getattr(self, name) is not None:
                 check_dtype(where, name, getattr(self, name))
@@ -128,12 +133,13 @@ def read_constraints(
         if not any(fnmatchcase(table, name) for table in tables):
             near = get_close_matches(name, tables, n=1, cutoff=0)
             raise PlanError(f"the constraint on {name!r} fits no table; did you mean {near[0]!r}?")
-    found = {}
-    for table in tables:
-        pattern = table if table in read else next((name for name in read if fnmatchcase(table, name)), None)
-        if pattern is not None:
-            found[table] = read[pattern]
-    return found
+    return _by_table(read, tables)
+
+
+def row_dtypes(constraints: Mapping[str, Constraint], tables: Sequence[str]) -> dict[str, RowDtype]:
+    """Returns what rows are held in, of each table whose constraint says it; the arguments: `read_constraints`."""
+    found = _by_table(constraints, tables)
+    return {table: constraint.dtype for table, constraint in found.items() if constraint.dtype is not None}
 
 
 def load_constraints(path: Path) -> dict[str, Any]:
@@ -149,6 +155,16 @@ def load_constraints(path: Path) -> dict[str, Any]:
     if not isinstance(document, dict) or not all(isinstance(value, dict) for value in document.values()):
         raise PlanError(f"{path} has no constraints; expected lines such as `table_0: {{mode: row_wise}}`")
     return {str(name): value for name, value in document.items()}
+
+
+def _by_table(constraints: Mapping[str, Constraint], tables: Sequence[str]) -> dict[str, Constraint]:
+    found = {}
+    for table in tables:
+        patterns = (name for name in constraints if fnmatchcase(table, name))
+        pattern = table if table in constraints else next(patterns, None)
+        if pattern is not None:
+            found[table] = constraints[pattern]
+    return found
 
 
 def _constraint(name: str, value: Constraint | Mapping[str, Any], num_ranks: int) -> Constraint:

@@ -227,8 +227,10 @@ def _check(plan: Plan, workload: Workload, cluster: Cluster) -> None:
             f"the plan is for {plan.num_ranks} ranks, but the cluster has {cluster.num_ranks}; make one for as many, "
             f"as by `rankhouse plan --ranks {cluster.num_ranks}`, or let parallel.plan=auto make it"
         )
-    planned = [(table.name, table.num_rows, table.dim) for table in plan.tables]
-    trained = [(load.table.name, load.table.num_rows, load.table.dim) for load in workload.tables]
+    planned = [(table.name, table.num_rows, table.dim, table.dtype) for table in plan.tables]
+    trained = [
+        (table.name, table.num_rows, table.dim, table.dtype) for table in (load.table for load in workload.tables)
+    ]
     if planned != trained:
         differing = next((pair for pair in zip(planned, trained, strict=False) if pair[0] != pair[1]), None)
         raise PlanError(f"the plan is of other tables than the workload; first differ {differing}; make it of the same")

@@ -19,7 +19,7 @@ from rankhouse.training.errors import NoRoomError
 from rankhouse.training.plan import Placement, Plan, check_plan
 from rankhouse.training.planner.balancing import balance, fair_seconds
 from rankhouse.training.planner.choices import Choice, Choices
-from rankhouse.training.planner.constraints import Constraint, Thresholds, read_constraints
+from rankhouse.training.planner.constraints import Constraint, Thresholds, read_constraints, row_dtypes
 from rankhouse.training.planner.forecast import Forecast, forecast
 from rankhouse.training.planner.reasons import reason
 from rankhouse.training.planner.remedies import least_used, what_would_fit
@@ -55,6 +55,7 @@ def plan_tables(
     """
     names = [load.table.name for load in workload.tables]
     decided = read_constraints(constraints or {}, names, num_ranks=cluster.num_ranks)
+    workload = workload.held_as(row_dtypes(decided, names))
 
     def plan(workload: Workload, cluster: Cluster) -> Forecast:
         return _Planning(workload, cluster, decided, thresholds or Thresholds()).run()

@@ -79,7 +79,7 @@ def peer_plan(workload: Workload, num_ranks: int) -> Plan:
         parts.append(place(table, mode, num_ranks=num_ranks, num_slices=slices))  # type: ignore[arg-type]
     shards = sorted(
         ((number, position) for number, part in enumerate(parts) for position in range(len(part.shards))),
-        key=lambda at: -parts[at[0]].shards[at[1]].weight_bytes,
+        key=lambda at: -parts[at[0]].shards[at[1]].num_elements,
     )
     ranks = dict(zip(shards, cycle(chain(range(num_ranks), reversed(range(num_ranks)))), strict=False))
     placements = []

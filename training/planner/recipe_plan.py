@@ -19,7 +19,7 @@ from rankhouse.training.exchange.wire_format import WireDtypes
 from rankhouse.training.models.model_tables import model_tables
 from rankhouse.training.models.synthetic_models import ID_EXPONENT
 from rankhouse.training.plan import Placement, Plan, TableSpec, make_plan, place
-from rankhouse.training.planner.constraints import Constraint, decided_wire, on_device, read_constraints
+from rankhouse.training.planner.constraints import Constraint, decided_wire, on_device, read_constraints, row_dtypes
 from rankhouse.training.planner.forecast import Forecast, forecast
 from rankhouse.training.planner.placing import plan_tables
 from rankhouse.training.planner.workload import Cluster, DenseLoad, TableLoad, Workload, dense_load
@@ -44,7 +44,8 @@ def plan_recipe(config: Config, dataset: PreparedDataset, cluster: Cluster) -> F
     if config.parallel.plan == AUTO_PLAN:
         made = plan_tables(workload, cluster, constraints=recipe_constraints(config))
     elif config.parallel.plan:
-        made = forecast(Plan.read(Path(config.parallel.plan)), workload, cluster)
+        plan = Plan.read(Path(config.parallel.plan))
+        made = forecast(plan, workload.held_as(plan.dtypes), cluster)
     else:
         made = forecast(_by_size(config, workload, cluster.num_ranks), workload, cluster)
     _check_optimizer(made.plan, workload)
@@ -62,7 +63,7 @@ def recipe_workload(config: Config, dataset: PreparedDataset) -> Workload:
         num_inputs = len(dataset.spec.tables[name])
         # Known values come by falling frequency, and those of logs follow about such a law.
         loads.append(TableLoad(TableSpec(name, info.num_rows, info.dim, float(num_inputs)), num_inputs, ID_EXPONENT))
-    return Workload(
+    workload = Workload(
         tables=tuple(loads),
         batch_size=config.training.batch_size,
         dense=_dense_load(config, dataset),
@@ -71,6 +72,8 @@ def recipe_workload(config: Config, dataset: PreparedDataset) -> Workload:
         backward_wire=config.parallel.wire_backward,
         auto_wire=config.parallel.auto_wire,
     )
+    names = [load.table.name for load in loads]
+    return workload.held_as(row_dtypes(recipe_constraints(config), names))
 
 
 def recipe_constraints(config: Config) -> dict[str, Constraint]:
@@ -126,6 +129,12 @@ def _holders(plan: Plan, before: Placement, constraint: Constraint, *, mode: str
 
 
 def _check_optimizer(plan: Plan, workload: Workload) -> None:
+    rule = workload.optimizer.rule
+    if plan.narrow_copies and workload.optimizer.is_exact:
+        raise PlanError(
+            f"table {plan.narrow_copies[0]!r} of 16 bits lies on every rank, and the exact kind of {rule!r} would "
+            "round each copy in other steps; take optimizer.kind=lazy or dense, dtype float32, or another mode"
+        )
     hosted = [placement.table for placement in plan.placements if placement.device == "host"]
     if hosted and not workload.may_lie_on_host:
         raise PlanError(

@@ -79,6 +79,9 @@ def _smaller(tables: float, workload: Workload, cluster: Cluster) -> list[tuple[
     smaller = []
     if any(len(workload.optimizer.slot_shape(2, 2)) == 2 for _ in workload.optimizer.slot_names):
         smaller.append(("row-wise Adagrad, one number for a row", replace(workload, optimizer=RowwiseAdagrad())))
+    if any(load.table.dtype == "float32" for load in workload.tables):
+        narrow = workload.held_as(dict.fromkeys((load.table.name for load in workload.tables), "bfloat16"))
+        smaller.append(("rows held as bfloat16 (dtype in parallel.tables)", narrow))
     if workload.batch_size > 1 and tables < cluster.num_ranks * cluster.usable_bytes:
         half = workload.batch_size // 2
         smaller.append((f"half the samples in a step, {half}", replace(workload, batch_size=half)))

@@ -120,11 +120,12 @@ class CostModel:
 
     def _add_kept(self, work: Vector, load: TableLoad, part: _Part) -> None:
         num_rows = part.rows[1] - part.rows[0] if part.rows else load.table.num_rows
+        number_bytes = load.table.number_bytes
         if part.cache_rows is not None:
-            table_bytes = 4 * num_rows * part.dim + self.workload.slot_bytes(num_rows, part.dim)
+            table_bytes = number_bytes * num_rows * part.dim + self.workload.slot_bytes(num_rows, part.dim)
             work[AT["host_bytes"]] = 0 if part.in_file else table_bytes
             num_rows = min(part.cache_rows, num_rows)
-        work[AT["weight_bytes"]] = 4 * num_rows * part.dim
+        work[AT["weight_bytes"]] = number_bytes * num_rows * part.dim
         work[AT["slot_bytes"]] = self.workload.slot_bytes(num_rows, part.dim)
 
     def _add_pooled_exchange(self, work: Vector, load: TableLoad, part: _Part) -> None:
@@ -133,9 +134,9 @@ class CostModel:
         if not self.workload.ids_at_owner:
             work[AT["ids_in"]] = ids
         work[AT["inputs"]] = load.num_inputs
-        self._add_lookup(work, ids, bags, dim)
+        self._add_lookup(work, load, ids, bags, dim)
         self._add_rows_on_wire(work, bags, part)
-        self._add_update(work, ids, load.unique_rows(ids), dim)
+        self._add_update(work, load, ids, load.unique_rows(ids), dim)
         self._add_host(work, load, ids, part)
         work[AT["activation_bytes"]] = 2 * 4 * bags * dim
         work[AT["buffer_bytes"]] += ID_BYTES * ids
@@ -145,9 +146,9 @@ class CostModel:
         asked, all_ids = ranks * load.unique_rows(self._ids_of_rank(load), rows), ranks * self._ids_of_rank(load)
         work[AT["ids_in"]] = asked
         work[AT["inputs"]] = load.num_inputs
-        self._add_lookup(work, asked, asked, dim)
+        self._add_lookup(work, load, asked, asked, dim)
         self._add_rows_on_wire(work, asked, part)
-        self._add_update(work, asked, load.unique_rows(all_ids, rows), dim)
+        self._add_update(work, load, asked, load.unique_rows(all_ids, rows), dim)
         self._add_host(work, load, all_ids, part)
         work[AT["buffer_bytes"]] += ID_BYTES * asked + 2 * 4 * asked * dim
 
@@ -171,7 +172,7 @@ class CostModel:
             return
         first, last = part.rows or (0, load.table.num_rows)
         missing = load.unique_rows(ids, (min(first + part.cache_rows, last), last))
-        moved = missing * (4 * part.dim + self.workload.slot_bytes(1, part.dim))
+        moved = missing * (load.table.number_bytes * part.dim + self.workload.slot_bytes(1, part.dim))
         work[AT["host_in_bytes"]] = work[AT["host_out_bytes"]] = moved
 
     def _copy_work(self, load: TableLoad, part: _Part) -> Vector:
@@ -179,14 +180,14 @@ class CostModel:
         self._add_kept(work, load, part)
         ids, samples = self._ids_of_rank(load), self.workload.batch_size / self.cluster.num_ranks
         work[AT["inputs"]] = load.num_inputs
-        self._add_lookup(work, ids, samples * load.num_inputs, table.dim)
+        self._add_lookup(work, load, ids, samples * load.num_inputs, table.dim)
         own = load.unique_rows(ids)
         if self.cluster.num_ranks == 1:
-            self._add_update(work, ids, own, table.dim)
+            self._add_update(work, load, ids, own, table.dim)
             return work
         # Gradients are combined, summed as a whole table with a count for each row, and all touched rows updated.
         touched = load.unique_rows(self.workload.batch_size * table.lookups_per_sample)
-        self._add_update(work, ids, touched, table.dim)
+        self._add_update(work, load, ids, touched, table.dim)
         summed = 4 * table.num_rows * (table.dim + 1)
         work[AT["summed_bytes"]] = summed
         work[AT["write_bytes"]] += 3 * summed
@@ -213,14 +214,15 @@ class CostModel:
         work[AT["activation_bytes"]] = 2 * 4 * pooled
         return work
 
-    def _add_lookup(self, work: Vector, ids: float, results: float, dim: int) -> None:
+    def _add_lookup(self, work: Vector, load: TableLoad, ids: float, results: float, dim: int) -> None:
         work[AT["ids_looked_up"]] = ids
-        work[AT["read_bytes"]] = 4 * ids * dim
+        work[AT["read_bytes"]] = load.table.number_bytes * ids * dim
         work[AT["write_bytes"]] = 4 * results * dim
 
-    def _add_update(self, work: Vector, ids: float, unique: float, dim: int) -> None:
+    def _add_update(self, work: Vector, load: TableLoad, ids: float, unique: float, dim: int) -> None:
+        row_bytes = load.table.number_bytes * dim
         work[AT["ids_combined"]] = ids
-        work[AT["update_bytes"]] = 2 * unique * (4 * dim + self.workload.slot_bytes(1, dim))
+        work[AT["update_bytes"]] = 2 * unique * (row_bytes + self.workload.slot_bytes(1, dim))
         work[AT["update_bytes"]] += ids * 4 * dim + 2 * unique * 4 * dim
         work[AT["buffer_bytes"]] = unique * 4 * dim + 2 * ID_BYTES * ids
 

@@ -1,7 +1,7 @@
 """What is to be trained, on how many ranks: the planner's input."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -17,6 +17,7 @@ from rankhouse.training.models.synthetic_models import ID_EXPONENT, SyntheticMod
 from rankhouse.training.plan import TableSpec
 from rankhouse.training.planner.hardware import HardwareProfile
 from rankhouse.training.planner.unique_ids import expected_unique
+from rankhouse.training.tables.row_dtypes import RowDtype
 
 Vector = NDArray[np.float64]
 
@@ -137,6 +138,14 @@ class Workload:
     def may_lie_on_host(self) -> bool:
         """Whether the optimizer leaves rows alone that a step does not touch: those that are not cached have to be."""
         return getattr(self.optimizer, "kind", "lazy") == "lazy"
+
+    def held_as(self, dtypes: Mapping[str, RowDtype]) -> "Workload":
+        """Returns the same with the rows of some tables, by name, held in these dtypes."""
+        tables = [
+            replace(load, table=replace(load.table, dtype=dtypes.get(load.table.name, load.table.dtype)))
+            for load in self.tables
+        ]
+        return replace(self, tables=tuple(tables))
 
     def table_bytes(self, table: TableSpec) -> float:
         """Returns the bytes of a whole table and of what the optimizer keeps for it."""

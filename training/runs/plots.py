@@ -74,7 +74,7 @@ def plot_plan(plan: Plan) -> str:
     replicated = {placement.table for placement in plan.placements if placement.mode == "data_parallel"}
     copies = sum(table.weight_bytes / 2**20 for table in plan.tables if table.name in replicated)
     own = [
-        [(name, shard.weight_bytes / 2**20) for name, shard in plan.shards_of(rank) if name not in replicated]
+        [(name, size / 2**20) for name, size in plan.shard_bytes_of(rank) if name not in replicated]
         for rank in range(plan.num_ranks)
     ]
     widest = max(sum(size for _, size in tables) for tables in own) + copies

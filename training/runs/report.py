@@ -115,6 +115,7 @@ def _plan_table(plan: Plan) -> str:
             table.name,
             f"{table.num_rows:,}",
             str(table.dim),
+            table.dtype,
             f"{table.weight_bytes / 2**20:,.2f}",
             placement.held_by,
             _travels(placement),
@@ -122,7 +123,8 @@ def _plan_table(plan: Plan) -> str:
         )
         for table, placement in placed
     ]
-    return _table(("table", "rows", "width", "MiB", "held by", "what travels", "why"), rows, numbers=(1, 2, 3))
+    titles = ("table", "rows", "width", "held as", "MiB", "held by", "what travels", "why")
+    return _table(titles, rows, numbers=(1, 2, 4))
 
 
 def _travels(placement: Placement) -> str:

@@ -88,7 +88,7 @@ class HostRows:
 
         Args:
             table: The table's name.
-            variable: float32 [rows of the cache, columns], without rows as yet.
+            variable: [rows of the cache, columns], without rows as yet.
             num_rows: Rows of the table that lie here.
             first_row: The first of them.
             folder: Where the table and its slots lie, in files without names; None: in memory.

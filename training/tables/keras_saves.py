@@ -1,7 +1,12 @@
-"""Keras would save a table's variable where that is not the table: all of its ways to do so are refused."""
+"""Keras would save a table's variable where that is not the table: all of its ways to do so are refused.
 
-from collections.abc import Sequence
-from typing import NoReturn
+Rows of bfloat16, which its files do not know, it is given as float32.
+"""
+
+from collections.abc import Callable, MutableMapping, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
 
 from rankhouse.training.errors import EmbeddingError
 from rankhouse.training.tables.table_shards import TableShard
@@ -35,6 +40,14 @@ def refuse_whole_reads(shard: TableShard, layer: str) -> None:
     """Has a variable that is not its table raise where Keras takes its values, for HDF5 or a model's `get_weights`."""
     if shard.row_map:
         shard.variable.numpy = lambda: _refuse(shard.table, layer)
+
+
+def save_widened(save: Callable[[dict[str, Any]], Any], store: MutableMapping[str, Any]) -> None:
+    """Puts into a store of Keras what `save` gives it, bfloat16 as float32: its files have no such numbers."""
+    kept: dict[str, Any] = {}
+    save(kept)
+    for name, values in kept.items():
+        store[name] = values.astype(np.float32) if values.dtype.name == "bfloat16" else values
 
 
 def _refuse(table: str, layer: str) -> NoReturn:

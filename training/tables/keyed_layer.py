@@ -47,7 +47,7 @@ class KeyedEmbedding(tf_keras.layers.Embedding):  # type: ignore[misc]
             return inputs.with_flat_values(self.call(inputs.flat_values))
         said = f"{self.name} holds no table: give its model to distributed_model, and run what that returns"
         with tf.control_dependencies([tf.debugging.Assert(tf.constant(False), [said])]):
-            rows = tf.zeros(tf.concat([tf.shape(inputs), [self.output_dim]], axis=0))
+            rows = tf.zeros(tf.concat([tf.shape(inputs), [self.output_dim]], axis=0), self.compute_dtype)
         return tf.ensure_shape(rows, [*inputs.shape, self.output_dim])
 
     def get_config(self) -> dict[str, Any]:

@@ -125,8 +125,8 @@ def _nothing() -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def _read(learnt: LearntRows, entries: Entries, start: int, stop: int) -> tuple[tf.Tensor, tf.Tensor]:
-    values = read_rows_at(learnt.variable, entries.ids[start:stop].numpy())
-    return tf.reshape(values, [-1]), entries.keys[start:stop]
+    values = tf.constant(read_rows_at(learnt.variable, entries.ids[start:stop].numpy()))
+    return tf.cast(tf.reshape(values, [-1]), tf.float32), entries.keys[start:stop]
 
 
 def _blocks(size: int, dim: int) -> Iterator[tuple[int, int]]:

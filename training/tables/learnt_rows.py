@@ -37,7 +37,7 @@ class LearntRows:
         num_ids: None: every int64 is a key.
         vocabulary: The keys.
         num_rows: Rows of the rectangle.
-        variable: float32 [rows, columns] of the rectangle; of one on the host, [cached rows, columns].
+        variable: [rows, columns] of the rectangle, in the table's dtype; of one on the host, [cached rows, columns].
         min_steps: In how many steps a key must be seen to get a row.
     """
 
@@ -134,7 +134,7 @@ class LearntRows:
         step = max(1, _BLOCK_BYTES // (4 * dim))
         for start in range(0, num_rows, step):
             rows = tf.range(start, min(start + step, num_rows), dtype=tf.int64)
-            self.variable.scatter_update(tf.IndexedSlices(tf.zeros([len(rows), dim]), rows))
+            self.variable.scatter_update(tf.IndexedSlices(tf.zeros([len(rows), dim], self.variable.dtype), rows))
             start_rows(self.variable, rows)
 
     def _learn(self, ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -192,7 +192,7 @@ class LearntRows:
         for at in range(0, len(rows), step):
             part = slice(at, at + step)
             bits = keyed_bits(self._key, np.asarray(keys[part]), self._columns)
-            values = tf.constant(self._distribution.of_bits(bits))
+            values = tf.cast(self._distribution.of_bits(bits), self.variable.dtype)
             self.variable.scatter_update(tf.IndexedSlices(values, rows[part]))
             start_rows(self.variable, rows[part])
         return True

@@ -10,6 +10,7 @@ import tf_keras
 
 from rankhouse.training.errors import EmbeddingError
 from rankhouse.training.tables.distributions import distribution_of
+from rankhouse.training.tables.row_dtypes import ROW_DTYPES, RowDtype, row_dtype_of
 
 COMBINERS = ("sum", "mean", "sqrtn")
 WHEN_FULL = ("error", "unknown", "oldest", "rarest")
@@ -57,6 +58,8 @@ class EmbeddingSpec:
             ±1/sqrt(input_dim). The values are the same on any number of ranks (`initial_values.py`).
         vocabulary: Settings of a table that is looked up by any int64 keys, and learns them in
             training; a key that it does not know gives zeros. None: ids are 0 to input_dim - 1.
+        dtype: What rows are held in: "float32", "bfloat16" or "float16". What they give, their gradients and what an
+            optimizer keeps beside them are float32; an update rounds stochastically, so that what is small counts too.
     """
 
     input_dim: int
@@ -65,6 +68,7 @@ class EmbeddingSpec:
     combiner: str | None = "sum"
     embeddings_initializer: Any = None
     vocabulary: VocabularySettings | None = None
+    dtype: RowDtype = "float32"
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -73,6 +77,10 @@ class EmbeddingSpec:
             value = getattr(self, field)
             if not isinstance(value, int) or value < 1:
                 raise EmbeddingError(f"table {self.name!r} has {field} = {value!r}; expected an integer, at least 1")
+        if self.dtype not in ROW_DTYPES:
+            raise EmbeddingError(
+                f"table {self.name!r} has rows of dtype {self.dtype!r}; expected one of {', '.join(ROW_DTYPES)}"
+            )
         _check_combiner(f"table {self.name!r}", self.combiner)
         # Keras accepts names and configurations where it wants an initializer; from here on it is one.
         object.__setattr__(self, "embeddings_initializer", tf_keras.initializers.get(self.embeddings_initializer))
@@ -199,7 +207,9 @@ def _spec_of_layer(layer: Any) -> EmbeddingSpec:
     combiner = getattr(layer, "combiner", "sum")  # Keras' own layers have none.
     vocabulary = getattr(layer, "vocabulary_settings", None)  # Of a KeyedEmbedding.
     initializer = layer.embeddings_initializer
-    return EmbeddingSpec(layer.input_dim, layer.output_dim, layer.name, combiner, initializer, vocabulary)
+    return EmbeddingSpec(
+        *(layer.input_dim, layer.output_dim, layer.name, combiner, initializer, vocabulary), dtype=row_dtype_of(layer)
+    )
 
 
 def _check_keys(where: str, mapping: Mapping[str, Any], kind: Any) -> None:

@@ -19,13 +19,13 @@ class TableShard:
 
     Attributes:
         table: The table's name.
-        variable: float32 [rows, columns] of the rectangle.
+        variable: [rows, columns] of the rectangle, in the table's dtype.
         replicated: Whether every rank holds the same (data-parallel).
         row_start: Its first row in the table.
         row_stop: One behind its last row.
         column_start: Its first column in the table.
         column_stop: One behind its last column.
-        host_rows: Of a table on the host, what brings its rows; `variable` is float32 [cached rows, columns] then.
+        host_rows: Of a table on the host, what brings its rows; `variable` is [cached rows, columns] then.
         learnt: Of a table that learns its keys, what says which of its rows hold which keys; on the host as well.
     """
 
@@ -92,10 +92,24 @@ def check_tables(plan: Plan, specs: Sequence[EmbeddingSpec], *, num_ranks: int) 
     if plan.num_ranks != num_ranks:
         raise EmbeddingError(f"the plan is for {plan.num_ranks} ranks, but {num_ranks} train; make it for {num_ranks}")
     check_plan(plan)
-    planned = {table.name: (table.num_rows, table.dim) for table in plan.tables}
+    planned = {table.name: (table.num_rows, table.dim, table.dtype) for table in plan.tables}
     for spec in specs:
-        if planned.get(spec.name) != (spec.input_dim, spec.output_dim):
+        if planned.get(spec.name) != (spec.input_dim, spec.output_dim, spec.dtype):
             raise EmbeddingError(
-                f"table {spec.name!r} has {spec.input_dim} rows of width {spec.output_dim}, but the plan has "
-                f"{planned.get(spec.name, 'no such table')}; make the plan of the same tables"
+                f"table {spec.name!r} has {spec.input_dim} rows of width {spec.output_dim} held as {spec.dtype}, but "
+                f"the plan has {planned.get(spec.name, 'no such table')}; make the plan of the same tables"
             )
+
+
+def check_copies(plan: Plan) -> None:
+    """Checks that the copies of a table stay equal where rows lag behind, and are caught up before they are looked up.
+
+    Raises:
+        EmbeddingError: They are rounded then, on each rank in another step.
+    """
+    if plan.narrow_copies:
+        raise EmbeddingError(
+            f"table {plan.narrow_copies[0]!r} of 16 bits lies on every rank, and an optimizer whose rows lag behind "
+            'would round each copy in other steps; take its kind "lazy" or "dense", hold the table as float32, or on '
+            "one rank"
+        )

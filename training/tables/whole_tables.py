@@ -41,7 +41,7 @@ def read_table(
     holders = list(own) if copies else sorted(placement.shards, key=lambda shard: shard.rank)
     for start, stop in _blocks(spec):
         parts = [
-            np.ravel(read_rows(own[shard], first - shard.row_start, last - shard.row_start))
+            np.ravel(read_rows(own[shard], first - shard.row_start, last - shard.row_start)).astype(np.float32)
             for shard, first, last in _within(holders, start, stop)
             if shard in own
         ]

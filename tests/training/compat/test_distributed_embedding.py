@@ -52,6 +52,18 @@ def test_floating_point_ids_and_weights_and_a_compute_dtype() -> None:
     assert layer.weights[0].dtype == tf.float32
 
 
+def test_rows_are_held_as_the_layers_say() -> None:
+    layer = layer_of(keras(dtype="bfloat16", embeddings_initializer="ones"), keras(dtype="mixed_float16"))
+    outputs = layer([tf.constant([1, 2]), tf.constant([0, 1])])
+    assert [variable.dtype for variable in layer.weights] == [tf.bfloat16, tf.float32]
+    assert [output.dtype for output in outputs] == [tf.float32] * 2
+    assert outputs[0].numpy().tolist() == [[1.0, 1.0]] * 2
+    assert [spec.dtype for spec in dmp.DistributedEmbedding.from_config(layer.get_config())._specs] == [
+        "bfloat16",
+        "float32",
+    ]
+
+
 def test_an_id_of_one_table_is_never_a_row_of_another() -> None:
     layer = layer_of(keras(name="a"), keras(5, name="b"))
     for ids in (3, -1):

@@ -18,7 +18,7 @@ from rankhouse.embedding_cache.format.statistics import TrainingStatistics
 from rankhouse.embedding_cache.format.version import VersionStore
 from rankhouse.training.checkpoint.checkpoint import save_checkpoint
 from rankhouse.training.checkpoint.files import Checkpoint
-from rankhouse.training.config import Config, DataConfig, ModelConfig
+from rankhouse.training.config import Config, DataConfig, ModelConfig, ParallelConfig, TableConfig
 from rankhouse.training.data.loader import BatchLoader
 from rankhouse.training.data.prepared import PreparedDataset
 from rankhouse.training.data.raw_sample import load_raw_sample, save_raw_sample
@@ -34,9 +34,17 @@ from tests.training.small_logs import write_dataset
 @pytest.fixture
 def run(tmp_path: Path) -> RunFolder:
     """A run of no steps: its checkpoint holds initial values."""
+    return make_run(tmp_path)
+
+
+def make_run(tmp_path: Path, **tables: TableConfig) -> RunFolder:
     data = write_dataset(tmp_path / "data")
     dataset = PreparedDataset.open(data)
-    config = Config(data=DataConfig(path=str(data)), model=ModelConfig(bottom_mlp=(8,), top_mlp=(8,)))
+    config = Config(
+        data=DataConfig(path=str(data)),
+        model=ModelConfig(bottom_mlp=(8,), top_mlp=(8,)),
+        parallel=ParallelConfig(tables=tables),
+    )
     run = RunFolder.create(tmp_path / "runs/small", config)
     ranks = Ranks.init()
     save_checkpoint(
@@ -66,6 +74,17 @@ def test_a_version_holds_what_the_checkpoint_holds(run: RunFolder, tmp_path: Pat
     assert (version.path / "transform.json").read_bytes() == (run.dataset / "transform.json").read_bytes()
     (layer,) = version.record.vocabularies
     assert layer == file_record(run.dataset / "transform.safetensors")
+
+
+def test_rows_of_16_bits_are_exported_as_they_are(tmp_path: Path) -> None:
+    run = make_run(tmp_path, city=TableConfig(dtype="bfloat16"), items=TableConfig(dtype="bfloat16"))
+    assert checkpoint_of(run).array_type("city", "weights").dtype == "bfloat16"
+    for row_type in ("float32", "bfloat16"):
+        version = export_version(run.path, store=tmp_path / "store", model="small", row_type=row_type)
+        for table in version.tables:
+            rows = np.concatenate([block.rows for block in checkpoint_of(run).rows(table.name)])
+            np.testing.assert_array_equal(version.rows(table.name, np.arange(len(rows))), rows)
+    assert (version.metrics["row_error_max"], version.metrics["auc_loss"]) == (0, 0)
 
 
 def test_golden_requests_are_raw_rows_with_the_scores_of_the_trainer(run: RunFolder, tmp_path: Path) -> None:

@@ -3,7 +3,13 @@ from pathlib import Path
 import pytest
 
 from rankhouse.training.errors import PlanError
-from rankhouse.training.planner.constraints import Constraint, Thresholds, load_constraints, read_constraints
+from rankhouse.training.planner.constraints import (
+    Constraint,
+    Thresholds,
+    load_constraints,
+    read_constraints,
+    row_dtypes,
+)
 
 TABLES = ["user_a", "user_b", "item"]
 
@@ -16,6 +22,11 @@ def test_names_go_before_patterns_and_earlier_patterns_before_later() -> None:
         "user_b": Constraint(ranks=(0,)),
         "item": Constraint(wire_forward="int8"),
     }
+
+
+def test_say_what_rows_are_held_in() -> None:
+    constraints = {"user_*": Constraint(dtype="bfloat16"), "user_b": Constraint(mode="row_wise")}
+    assert row_dtypes(constraints, TABLES) == {"user_a": "bfloat16"}
 
 
 def test_are_read_from_yaml(tmp_path: Path) -> None:
@@ -39,6 +50,7 @@ def test_are_read_from_yaml(tmp_path: Path) -> None:
         ({"item": {"ranks": [1, 1]}}, "expected at least one, each once"),
         ({"item": {"num_slices": 0}}, "num_slices = 0"),
         ({"item": {"device": "disk"}}, "device = 'disk'"),
+        ({"item": {"dtype": "int8"}}, "dtype = 'int8'; expected one of float32, bfloat16, float16"),
         ({"item": {"wire_forward": "int4"}}, "wire_forward = 'int4'"),
         ({"item": {"host_folder": "/scratch"}}, "has a host_folder, /scratch; expected device = 'host' with it"),
         ({"item": {"cache_rows": 5}}, "cache_rows = 5; expected at least 1, and device = 'host'"),

@@ -55,6 +55,22 @@ def test_memory_counts_slots_and_the_notes_of_each_row(optimizer: object, slot_b
     assert (seen.ranks[1].weight_bytes, seen.ranks[1].slot_bytes) == (0, 0)
 
 
+def test_rows_of_16_bits_take_half_the_memory_and_less_time() -> None:
+    for host in ({}, {"device": "host", "cache_rows": 500}):
+        plan, workload = one_table("table_wise", num_ranks=2, id_exponent=1.05)
+        plan = with_placement(plan, **host)
+        narrow = workload.held_as({"t": "bfloat16", "other": "float16"})
+        one = forecast(plan, workload, cluster(2))
+        other = forecast(replace(plan, tables=(narrow.tables[0].table,)), narrow, cluster(2))
+        whole, half = one.ranks[0], other.ranks[0]
+        assert (2 * half.weight_bytes, half.slot_bytes) == (whole.weight_bytes, whole.slot_bytes)
+        assert whole.host_bytes - half.host_bytes == (2 * 16 * 10_000 if host else 0)
+        for phase in ("lookup", "update"):
+            assert other.phase_seconds[phase] < one.phase_seconds[phase]
+    with pytest.raises(PlanError, match="of other tables than the workload; first differ"):
+        forecast(plan, narrow, cluster(2))
+
+
 def test_cuts_share_weights_and_copies_do_not() -> None:
     modes: tuple[Mode, ...] = ("column_wise", "row_wise", "data_parallel")
     for mode, held in zip(modes, (1 / 4, 1 / 4, 1), strict=True):

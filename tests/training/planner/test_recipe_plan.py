@@ -70,12 +70,29 @@ def test_a_recipe_takes_a_plan_by_cost_or_a_document(dataset: PreparedDataset, t
         plan_recipe(from_document, dataset, cluster(3))
 
 
+def test_a_recipe_says_what_rows_are_held_in(dataset: PreparedDataset, tmp_path: Path) -> None:
+    decided = 'parallel.tables={"*": {dtype: bfloat16}, user: {dtype: float16}}'
+    dtypes = {"shop": "bfloat16", "item": "bfloat16", "user": "float16"}
+    whole, plans = plan_recipe(recipe(), dataset, cluster()), []
+    for settings in ([], ["parallel.plan=auto"]):
+        made = plan_recipe(recipe(decided, *settings), dataset, cluster())
+        plans.append(made.plan)
+        assert made.plan.dtypes == dtypes
+    assert 2 * plans[0].bytes_of(0) == whole.plan.bytes_of(0)
+    (tmp_path / "plan.json").write_text(json.dumps(plans[0].document()))
+    assert plan_recipe(recipe(f"parallel.plan={tmp_path / 'plan.json'}"), dataset, cluster()).plan == plans[0]
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         (["parallel.tables={usr: {mode: row_wise}}"], "the constraint on 'usr' fits no table; did you mean 'user'"),
         (["parallel.tables={user: {ranks: [2]}}"], "names rank 2; expected one of the 2 ranks"),
         (["parallel.plan=nothing.json"], "cannot read a plan from nothing.json .*; write one by `rankhouse plan"),
+        (
+            ["parallel.tables={shop: {dtype: bfloat16}}", "optimizer.rule=adam", "optimizer.kind=exact"],
+            "table 'shop' of 16 bits lies on every rank, and the exact kind of 'adam' would round each copy in other",
+        ),
         (
             ["parallel.tables={user: {device: host}}", "optimizer.rule=adam", "optimizer.kind=exact"],
             "table 'user' lies on the host, .* this kind of 'adam' moves all; take optimizer.kind=lazy",

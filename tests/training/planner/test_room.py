@@ -43,6 +43,7 @@ def test_what_does_not_fit_the_machine_is_refused_with_what_would(tmp_path: Path
     assert "the plan does not fit: rank 0 needs 3.36 GiB (1.49 GiB of weights, 1.86 GiB of slots, " in message
     assert ", and the 2 ranks of node-1 together 3.36 GiB of 3.00 GiB that are free there. What would:\n" in message
     assert "- row-wise Adagrad, one number for a row: 1.12 GiB of tables and slots a rank" in message
+    assert "- rows held as bfloat16 (dtype in parallel.tables): 1.30 GiB of tables and slots a rank" in message
     assert '- device "host" with a host_folder for user: 3.35 GiB in files' in message
 
 

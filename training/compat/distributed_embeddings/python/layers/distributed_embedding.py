@@ -16,6 +16,7 @@ from rankhouse.training.compat.distributed_embeddings.python.layers.strategy imp
 from rankhouse.training.compat.distributed_embeddings.python.layers.world import world
 from rankhouse.training.errors import CompatError, EmbeddingError
 from rankhouse.training.exchange.wire_format import WireFormat
+from rankhouse.training.tables.row_dtypes import row_dtype_of
 from rankhouse.training.tables.specs import EmbeddingSpec, whole_table_setting
 
 
@@ -276,7 +277,8 @@ def _specs_of(embeddings: Sequence[Any], *, pooled: bool) -> list[EmbeddingSpec]
         name = embedding.name if counts[embedding.name] == 1 else f"{embedding.name}_{number}"
         combiner = getattr(embedding, "combiner", None) or ("sum" if pooled else None)
         initializer = embedding.embeddings_initializer
-        specs.append(EmbeddingSpec(embedding.input_dim, embedding.output_dim, name, combiner, initializer))
+        shape, dtype = (embedding.input_dim, embedding.output_dim), row_dtype_of(embedding)
+        specs.append(EmbeddingSpec(*shape, name, combiner, initializer, dtype=dtype))
     return specs
 
 

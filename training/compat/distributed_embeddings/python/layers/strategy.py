@@ -12,6 +12,7 @@ from typing import Any
 
 from rankhouse.training.errors import CompatError
 from rankhouse.training.plan import Placement, Plan, ShardSpec, TableSpec, check_plan, place
+from rankhouse.training.tables.row_dtypes import row_dtype_of
 
 STRATEGIES = ("basic", "memory_balanced", "memory_optimized")
 
@@ -83,6 +84,7 @@ class DistEmbeddingStrategy:
         self.data_parallel_threshold = data_parallel_threshold
         self.gpu_embedding_size = gpu_embedding_size
         self.global_configs: list[Config] = [{**e.get_config(), "layer_type": type(e)} for e in embeddings]
+        self._dtypes = [row_dtype_of(embedding) for embedding in embeddings]
         self._world_size = world_size
         self.input_table_map = _check_map(input_table_map, len(self.global_configs))
         self.table_groups = self._group_tables()
@@ -100,7 +102,10 @@ class DistEmbeddingStrategy:
             PlanError: Two names are equal.
         """
         tables = tuple(
-            TableSpec(name, config["input_dim"], config["output_dim"], float(self.input_table_map.count(number)))
+            TableSpec(
+                *(name, config["input_dim"], config["output_dim"], float(self.input_table_map.count(number))),
+                dtype=self._dtypes[number],
+            )
             for number, (name, config) in enumerate(zip(names, self.global_configs, strict=True))
         )
         plan = Plan(tables, tuple(self._place(number, table) for number, table in enumerate(tables)), self._world_size)
