@@ -1,4 +1,5 @@
-// From the sorted ids of a batch to the gradients of rows, written out or used at once for the rows' update.
+// From the sorted ids of a batch to the gradients of rows, written out or used at once for the rows' update. Tables
+// that need no sort are left to cpu/direct_sums.h.
 //
 // A unit of work is some thousand sorted keys: a thread that owns one owns the runs of equal ids that begin in it, and
 // so their rows. Long runs are shared chunk by chunk, and their chunks' sums added afterwards. Each row has one order

@@ -57,6 +57,10 @@ int64_t NumProcessors() {
   return num_processors;
 }
 
+int64_t NumThreads(const rh_executor* executor) {
+  return executor != nullptr && executor->num_threads > 0 ? executor->num_threads : NumProcessors();
+}
+
 void ParallelForRange(const rh_executor* executor, int64_t total, int64_t cost, rh_range_body body, void* argument) {
   if (total <= 0) return;
   const bool has_pool = executor != nullptr && executor->parallel_for != nullptr;

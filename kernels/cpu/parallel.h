@@ -31,6 +31,9 @@ int64_t WorthwhileThreads(int64_t most, int64_t total, int64_t cost, int64_t min
 // As many as there are processors that this process may use.
 int64_t NumProcessors();
 
+// The most threads that the executor (or its defaults, where it is NULL) may use.
+int64_t NumThreads(const rh_executor* executor);
+
 // Does what rh_parallel_for promises, on the executor (or its defaults, where it is NULL). The libraries that are built
 // over this one use it too.
 RH_API void ParallelForRange(const rh_executor* executor, int64_t total, int64_t cost, rh_range_body body,

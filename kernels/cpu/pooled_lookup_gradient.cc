@@ -1,10 +1,11 @@
-// The backward of pooled lookup on the CPU: sort the ids of each table, then add up the gradients of each run of equal
-// ids (cpu/sorted_ids.h, cpu/backward.h).
+// The backward of pooled lookup on the CPU. Tables of which a thread can have several add each id's gradient to its
+// row's sum (cpu/direct_sums.h); the ids of others are sorted, and the gradients of each run of equal ones added up
+// (cpu/sorted_ids.h, cpu/backward.h).
 #include <algorithm>
 
 #include "core/lookup.h"
 #include "core/status.h"
-#include "cpu/backward.h"
+#include "cpu/direct_sums.h"
 
 namespace rankhouse {
 namespace {
@@ -24,15 +25,19 @@ void PooledLookupGradient(const rh_lookup* raw, const rh_feature_rows* grad, rh_
   Require(num_tables == 0 || gradients != nullptr, "gradients is NULL");
   lookup.CheckFeatureRows(grad, "grad");
   Scratch scratch(executor);
-  SortedIds ids(lookup, grad, &scratch);
+  SortedIds ids(lookup, grad, &scratch, executor);
+  DirectSums direct(lookup, grad, ids, &scratch, executor);
   Target* targets = scratch.Take<Target>(num_tables);
   for (int32_t t = 0; t < num_tables; ++t) {
     CheckGradient(lookup, t, ids.table(t).num_ids, gradients[t]);
     targets[t] = {gradients[t].ids, gradients[t].rows, 0, nullptr, {}};
   }
+  direct.FindRows(ids.fault());
   ids.Sort(executor);
   Backward backward(ids, targets, &scratch, executor);
   backward.CountRows();
+  direct.CountRows(targets);
+  direct.Run(targets, &scratch);
   backward.Run();
   for (int32_t t = 0; t < num_tables; ++t) gradients[t].num_rows = targets[t].num_rows;
 }

@@ -3,11 +3,13 @@
 //
 // Two cases need all of a table's gradients first, and write them to scratch: RH_DENSE, which moves all other rows too,
 // and rows wider than kMaxFusedDim.
+#include <algorithm>
+
 #include "core/lookup.h"
 #include "core/status.h"
 #include "core/update.h"
 #include "cpu/apply.h"
-#include "cpu/backward.h"
+#include "cpu/direct_sums.h"
 
 namespace rankhouse {
 namespace {
@@ -23,7 +25,9 @@ class PooledLookupUpdate {
 
   void Run(const rh_feature_rows* grad, const rh_executor* executor) {
     Scratch scratch(executor);
-    SortedIds ids(lookup_, grad, &scratch);
+    SortedIds ids(lookup_, grad, &scratch, executor);
+    DirectSums direct(lookup_, grad, ids, &scratch, executor);
+    direct.FindRows(ids.fault());
     ids.Sort(executor);
     Target* targets = scratch.Take<Target>(lookup_.num_tables());
     bool fused = true;
@@ -32,15 +36,17 @@ class PooledLookupUpdate {
       fused &= IsFused(t);
     }
     Backward backward(ids, targets, &scratch, executor);
-    CheckLastSteps(backward);
+    CheckLastSteps(backward, direct);
     if (!fused) {
       backward.CountRows();
+      direct.CountRows(targets);
       for (int32_t t = 0; t < lookup_.num_tables(); ++t) {
         if (IsFused(t)) continue;
         targets[t].ids = scratch.Take<int64_t>(targets[t].num_rows);
         targets[t].rows = scratch.Take<float>(targets[t].num_rows * tables_[t].dim);
       }
     }
+    direct.Run(targets, &scratch);
     backward.Run();
     for (int32_t t = 0; t < lookup_.num_tables(); ++t) {
       if (IsFused(t)) continue;
@@ -66,10 +72,12 @@ class PooledLookupUpdate {
   }
 
   // RH_EXACT: that no row is ahead of this step.
-  void CheckLastSteps(const Backward& backward) const {
+  void CheckLastSteps(const Backward& backward, const DirectSums& direct) const {
     for (int32_t t = 0; t < lookup_.num_tables(); ++t) {
       if (optimizers_[t].kind != RH_EXACT || tables_[t].last_steps == nullptr) continue;
-      const int64_t row = backward.FindBadLastStep(t, tables_[t].last_steps, optimizers_[t].step);
+      const int64_t step = optimizers_[t].step;
+      const int64_t row = std::max(backward.FindBadLastStep(t, tables_[t].last_steps, step),
+                                   direct.FindBadLastStep(t, tables_[t].last_steps, step));
       if (row < 0) continue;
       rh_update update = {};
       update.optimizer = &optimizers_[t];

@@ -1,12 +1,13 @@
 #include "cpu/sorted_ids.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "core/sort_key.h"
 #include "core/status.h"
+#include "cpu/bag_scale.h"
 #include "cpu/parallel.h"
 #include "cpu/sort_bucket.h"
 
@@ -21,20 +22,11 @@ constexpr int kMaxBucketBits = 10;
 constexpr int64_t kPartIds = 16 * 1024;
 constexpr int64_t kMaxParts = 64;
 
-// What the gradient of a bag is multiplied with, without weights.
-float ScaleOf(int32_t combiner, int64_t num_ids) {
-  const float count = static_cast<float>(num_ids);
-  if (combiner == RH_MEAN) return 1.0f / count;
-  return combiner == RH_SQRTN ? 1.0f / std::sqrt(count) : 1.0f;
-}
-
-// What it is multiplied with, with TensorFlow's weighting. The order of adding is the forward's.
-float WeightedScaleOf(int32_t combiner, const float* weights, int64_t num_ids) {
-  float sum = -0.0f;  // unlike 0 it leaves a first weight of -0 alone
-  for (int64_t k = 0; k < num_ids; ++k) sum += combiner == RH_SQRTN ? weights[k] * weights[k] : weights[k];
-  const float divisor = combiner == RH_SQRTN ? std::sqrt(sum) : sum;
-  return divisor == 0.0f ? 0.0f : 1.0f / divisor;
-}
+// Tables that one thread can do without a sort. More rows for each id are more to go through than a sort costs; wider
+// rows are seldom in a cache when the next contribution comes.
+constexpr int64_t kMaxDirectRowsPerId = 128;
+constexpr int64_t kMaxDirectDim = 16;
+constexpr int64_t kMaxDirectIds = std::numeric_limits<int32_t>::max();
 
 int64_t Boundary(int64_t total, int64_t part, int64_t num_parts) {
   return total / num_parts * part + std::min(part, total % num_parts);
@@ -47,7 +39,7 @@ const uint64_t* TableIds::RunEnd(const uint64_t* key) const {
   return std::upper_bound(key, keys + num_keys, last);
 }
 
-SortedIds::SortedIds(const Lookup& lookup, const rh_feature_rows* grad, Scratch* scratch)
+SortedIds::SortedIds(const Lookup& lookup, const rh_feature_rows* grad, Scratch* scratch, const rh_executor* executor)
     : lookup_(lookup),
       grad_(grad),
       tables_(scratch->Take<TableIds>(lookup.num_tables())),
@@ -55,6 +47,7 @@ SortedIds::SortedIds(const Lookup& lookup, const rh_feature_rows* grad, Scratch*
       features_(scratch->Take<FeatureSource>(static_cast<int64_t>(lookup.features().size()))),
       long_runs_(scratch->Take<LongRun>(lookup.num_ids() / kLongRun)) {
   CollectFeatures(scratch);
+  ChooseDirect(executor);
   for (int32_t t = 0; t < lookup.num_tables(); ++t) PlanTable(t, scratch);
 }
 
@@ -108,13 +101,23 @@ SourceKind SortedIds::ChooseKind(const TableIds& table) const {
   return scaled ? SourceKind::kBag : SourceKind::kFeature;
 }
 
+// A table goes to one thread as long as it is no more than that thread's share.
+void SortedIds::ChooseDirect(const rh_executor* executor) {
+  const int64_t share = std::min<int64_t>(lookup_.num_ids() / NumThreads(executor), kMaxDirectIds);
+  for (int32_t t = 0; t < lookup_.num_tables(); ++t) {
+    TableIds& table = tables_[t];
+    table.direct = 0 < table.num_ids && table.num_ids <= share && table.dim <= kMaxDirectDim &&
+                   lookup_.table(t).num_rows / kMaxDirectRowsPerId <= table.num_ids;
+  }
+}
+
 void SortedIds::PlanTable(int32_t t, Scratch* scratch) {
   TableIds& table = tables_[t];
   Plan& plan = plans_[t];
   plan = {};
   plan.first_part = num_parts_;
   plan.first_bucket = num_buckets_;
-  if (table.num_ids == 0) return;
+  if (table.num_ids == 0 || table.direct) return;
   const int64_t num_rows = lookup_.table(t).num_rows;
   int64_t most_rows = lookup_.batch_size();
   for (int32_t f = 0; f < table.num_features; ++f) {
@@ -236,7 +239,7 @@ void SortedIds::CountPart(int32_t t, int64_t part) {
 // From the counts of all parts, where each part's entries of each bucket begin.
 void SortedIds::SumCounts(int32_t t) {
   const Plan& plan = plans_[t];
-  if (tables_[t].num_ids == 0) return;
+  if (plan.num_parts == 0) return;
   uint32_t sum = 0;
   for (int64_t bucket = 0; bucket < plan.num_buckets; ++bucket) {
     plan.starts[bucket] = sum;
@@ -290,10 +293,7 @@ void SortedIds::ScaleBag(const FeatureSource& source, int64_t sample, Bag bag, S
   const Feature& feature = *source.feature;
   const int64_t num_ids = bag.end - bag.begin;
   const float* weights = feature.combiner == RH_NONE ? nullptr : lookup_.weights();
-  const bool by_weights = weights != nullptr && lookup_.raw().weighting == RH_WEIGHTING_TENSORFLOW &&
-                          (feature.combiner == RH_MEAN || feature.combiner == RH_SQRTN);
-  const float scale =
-      by_weights ? WeightedScaleOf(feature.combiner, weights + bag.begin, num_ids) : ScaleOf(feature.combiner, num_ids);
+  const float scale = BagScale(lookup_, feature, bag);
   if (kind == SourceKind::kBag) {
     source.bag_scales[sample] = scale;
     return;

@@ -65,6 +65,7 @@ struct TableIds {
   int32_t row_bits;     // of a source: feature << row_bits | row
   int32_t source_bits;  // of a key
   int32_t table;
+  bool direct;  // not sorted: cpu/direct_sums.h has its gradient; keys, num_keys, row_bits and source_bits say nothing
 
   int64_t Id(uint64_t key) const { return static_cast<int64_t>(key >> source_bits); }
   // The first key behind the run of `key`.
@@ -74,11 +75,12 @@ struct TableIds {
 // Lives as long as the Lookup, the Scratch and `grad` that it was made with.
 class SortedIds {
  public:
-  // Plans the sort and takes the memory. Throws Error.
-  SortedIds(const Lookup& lookup, const rh_feature_rows* grad, Scratch* scratch);
+  // Chooses the tables that need no sort, plans that of the others, and takes the memory. Throws Error.
+  SortedIds(const Lookup& lookup, const rh_feature_rows* grad, Scratch* scratch, const rh_executor* executor);
 
-  // Throws the Error of the first bad bag.
+  // Throws the Error of the first bad bag, also of those that `fault` was told before.
   void Sort(const rh_executor* executor);
+  FirstFault* fault() { return &fault_; }
 
   int32_t num_tables() const { return lookup_.num_tables(); }
   const TableIds& table(int32_t t) const { return tables_[t]; }
@@ -110,6 +112,7 @@ class SortedIds {
   };
 
   void CollectFeatures(Scratch* scratch);
+  void ChooseDirect(const rh_executor* executor);
   void PlanTable(int32_t t, Scratch* scratch);
   SourceKind ChooseKind(const TableIds& table) const;
 

@@ -29,11 +29,11 @@ class BackwardCase:
         self.num_rows = [int(r) for r in rng.choice(fixed.get("rows", [1, 3, 50, 700, 2**21]), num_tables)]
         dims = fixed.get("dims", [1, 3, 8, 16, 17, 32, 64, 128, 257])
         self.dims = [int(rng.choice(dims if r < 10_000 else [1, 16])) for r in self.num_rows]
-        self.tables = rng.integers(0, num_tables, num_features).astype(np.int32)
+        self.tables = np.asarray(fixed.get("tables", rng.integers(0, num_tables, num_features)), np.int32)
         self.combiners = rng.integers(0, 4, num_features).astype(np.int32)
         self.policies = [int(p) for p in rng.integers(0, 4, num_tables)]
         self.oov_rows = [int(rng.integers(0, r)) for r in self.num_rows]
-        self.hotness = rng.integers(0, 9, num_features).astype(np.int32)
+        self.hotness = np.asarray(fixed.get("hotness", rng.integers(0, 9, num_features)), np.int32)
         self.ragged, self.weighting = bool(rng.integers(2)), int(rng.integers(2))
         self.lengths = np.repeat(self.hotness[:, None], self.batch_size, 1)
         if self.ragged:

@@ -84,7 +84,7 @@ def in_chunks(rows: NDArray[np.float32]) -> NDArray[np.float32]:
     return total
 
 
-@pytest.mark.parametrize("num_ids", [255, 256, 257, 258, 1000, 2047, 2048, 2049, 2050, 5000, 30_001])
+@pytest.mark.parametrize("num_ids", [255, 256, 257, 258, 1000, 2047, 2048, 2049, 2050, 5000, 70_001])
 @pytest.mark.parametrize(("dim", "num_features"), [(16, 1), (3, 1), (8, 1), (128, 1), (32, 2), (300, 2)])
 def test_hot_rows_are_added_up_in_chunks(num_ids: int, dim: int, num_features: int) -> None:
     case = long_case(num_ids, dim, num_features)
@@ -95,11 +95,22 @@ def test_hot_rows_are_added_up_in_chunks(num_ids: int, dim: int, num_features: i
 
 
 @pytest.mark.parametrize("dim", [8, 16])
-def test_a_first_contribution_of_minus_zero_stays(dim: int) -> None:
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_a_first_contribution_of_minus_zero_stays(dim: int, num_threads: int) -> None:
     case = long_case(2, dim)
     case.grads[0][:] = -0.0
-    (gradient,) = case.gradients(library.Executor())
+    (gradient,) = case.gradients(library.Executor(num_threads=num_threads))
     assert np.signbit(gradient.rows).all()
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_tables_that_need_no_sort_have_the_bits_of_sorted_ones(seed: int) -> None:
+    # One thread sorts no ids of narrow tables, and takes several tables together; of 64 threads none has a table alone.
+    shape = {"num_tables": 6, "num_features": 6, "rows": [1, 10, 64, 65, 1000], "dims": [1, 3, 8, 16, 17, 32]}
+    case = BackwardCase(200 + seed, **shape, tables=range(6), batch_size=[700, 128, 1][seed % 3])
+    alone = case.gradients(library.Executor(num_threads=1))
+    assert bits_of(alone) == bits_of(case.gradients(library.Executor(num_threads=64)))
+    assert [gradient.ids.tolist() for gradient in alone] == [sorted(truth) for truth in case.truth()]
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
@@ -173,25 +184,43 @@ def test_many_tables_of_very_different_size() -> None:
     assert bits_of(case.gradients(library.Executor(num_threads=4))) == bits_of(one)
 
 
+@pytest.mark.parametrize("num_threads", [1, 2])
 @pytest.mark.parametrize("bad_id", [-1, 2, 2**63 - 1, -(2**63)])
-def test_a_bad_id_changes_nothing(bad_id: int) -> None:
+def test_a_bad_id_changes_nothing(bad_id: int, num_threads: int) -> None:
     case = long_case(9000, 16)
     case.ids[8000] = bad_id
     table = np.ones((2, 16), np.float32)
     message = rf"id {bad_id} of feature 0 \(sample 8000, position 0 in its bag\) is out of range: table 0 has 2 rows"
     with pytest.raises(IdOutOfRangeError, match=message):
-        case.update([table], [optimizers.Slots(())], Sgd(), 1, num_threads=2)
+        case.update([table], [optimizers.Slots(())], Sgd(), 1, num_threads=num_threads)
     np.testing.assert_array_equal(table, 1)
 
 
-def test_bad_bags_change_nothing() -> None:
+@pytest.mark.parametrize("first", [0, 1])
+def test_the_first_bad_id_is_named_whether_its_table_is_sorted_or_not(first: int) -> None:
+    # Of two threads one has the table with few ids to itself; they share the one with many.
+    hotness = [8, 1] if first == 0 else [1, 8]
+    case = BackwardCase(3, num_tables=2, num_features=2, tables=[0, 1], hotness=hotness, rows=[50], batch_size=40)
+    case.policies[:] = [ERROR] * 2
+    case.ids[:] = 0
+    case.ids[[2, -1]] = 50
+    case.ragged, case.weights = False, None
+    case.combiners[:] = 0
+    case.grads = [np.ones((40, dim), np.float32) for dim in case.dims]
+    case.lookup = case._lookup()
+    with pytest.raises(IdOutOfRangeError, match=r"id 50 of feature 0 \(sample"):
+        case.gradients(library.Executor(num_threads=2))
+
+
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_bad_bags_change_nothing(num_threads: int) -> None:
     case = long_case(4, 16)
     case.ragged = True
     case.offsets = np.array([0, 3, 2, 3, 4])
     case.lookup = case._lookup()
     table = np.ones((2, 16), np.float32)
     with pytest.raises(ArgumentError, match="offsets of feature 0, sample 1 run from 3 to 2"):
-        case.update([table], [optimizers.Slots(())], Sgd(), 1)
+        case.update([table], [optimizers.Slots(())], Sgd(), 1, num_threads=num_threads)
     np.testing.assert_array_equal(table, 1)
 
 
@@ -206,8 +235,9 @@ def test_update_refuses_what_does_not_fit() -> None:
     assert slots.last_steps is not None
     slots.last_steps[1] = 7
     table = np.ones((2, 16), np.float32)
-    with pytest.raises(ArgumentError, match="row 1 of table 0 is at step 7, and this is step 7"):
-        case.update([table], [slots], settings, 7)
+    for num_threads in (1, 2):
+        with pytest.raises(ArgumentError, match="row 1 of table 0 is at step 7, and this is step 7"):
+            case.update([table], [slots], settings, 7, num_threads=num_threads)
     np.testing.assert_array_equal(table, 1)
 
 

@@ -103,7 +103,9 @@ RH_API int rh_gradient_capacity(const rh_lookup* lookup, int64_t* capacity);
 // Order: the contributions to a row in the order of their positions in ids, in chunks of RH_GRADIENT_CHUNK: each chunk
 // is added up from its first, then the chunks' sums are, so that many threads can share a hot row and no bit depends on
 // them. A contribution is (weight * (1 / divisor)) * grad, each product rounded.
-// Bytes: about 16 per id and pass of the sort, N * D * 4 of grad at random, U * (8 + D * 4) written.
+// Bytes: grad read once, 16 per id, U * (8 + D * 4) written and, at random, read and written again; of tables that
+// threads share, or that are wide, about 16 per id and pass of a sort, N * D * 4 of grad at random, U * (8 + D * 4)
+// written.
 RH_API int rh_pooled_lookup_gradient(const rh_lookup* lookup, const rh_feature_rows* grad,
                                      rh_sparse_gradient* gradients, const rh_executor* executor);
 #define RH_GRADIENT_CHUNK 256
