@@ -3,14 +3,20 @@
 // A thread owns a block of samples: it writes all their outputs, feature by feature, and nobody else does. Every sum
 // runs over one bag in the order of its ids, so threads cannot change a bit of it. Bytes moved: the rows, read at
 // random (prefetched), the output written, the ids, offsets and weights read in order.
+//
+// Outputs that are narrower than a cache line and too many for the caches are put together for some samples at a time,
+// and written as they lie in memory: alone each would have the memory read its line before it is written.
 #include <algorithm>
 #include <limits>
+#include <memory>
+#include <new>
 
 #include "core/lookup.h"
 #include "core/status.h"
 #include "cpu/parallel.h"
 #include "cpu/pool_rows.h"
 #include "cpu/scratch.h"
+#include "cpu/stream_floats.h"
 
 namespace rankhouse {
 namespace {
@@ -21,6 +27,10 @@ namespace {
 constexpr int64_t kBlockFloats = 1024 * 1024;
 // Outputs that no cache holds.
 constexpr int64_t kStreamedFloats = int64_t{8} << 20;
+
+// Narrow outputs that are put together: so many at a time that they stay in a core's cache with the rows they are of.
+constexpr int64_t kNarrowFloats = 16;
+constexpr int64_t kStagedFloats = 64 * 1024;
 
 // What all threads share.
 struct Pooling {
@@ -51,12 +61,23 @@ class FeatureBlock {
         begin_(begin),
         end_(end) {}
 
+  // Pooled rows go to `out`, whose first row is that of sample `begin`.
+  FeatureBlock(const Pooling& pooling, const Feature& feature, int64_t begin, int64_t end, rh_feature_rows out)
+      : pooling_(pooling),
+        lookup_(pooling.lookup),
+        feature_(feature),
+        out_(out),
+        begin_(begin),
+        end_(end),
+        first_(begin),
+        staged_(true) {}
+
   void Pool() {
     if (!CheckOffsets()) return;
     if (feature_.combiner == RH_NONE) {
       CopyRows();
     } else {
-      BagRun run = MakeRun(lookup_.bag(feature_, begin_).begin, end_ - begin_, begin_ * out_.stride);
+      BagRun run = MakeRun(lookup_.bag(feature_, begin_).begin, end_ - begin_, (begin_ - first_) * out_.stride);
       const int64_t* offsets = lookup_.offsets(feature_);
       run.offsets = offsets == nullptr ? nullptr : offsets + begin_;
       run.hotness = feature_.hotness;
@@ -120,7 +141,8 @@ class FeatureBlock {
 
   void PoolRun(BagRun run) const {
     run.straddles = (reinterpret_cast<uintptr_t>(feature_.rows) | static_cast<uint64_t>(feature_.stride)) % 64 != 0;
-    run.streams = pooling_.streams && reinterpret_cast<uintptr_t>(run.out) % 64 == 0 && run.stride % 16 == 0;
+    run.streams =
+        pooling_.streams && !staged_ && reinterpret_cast<uintptr_t>(run.out) % 64 == 0 && run.stride % 16 == 0;
     PoolRows(pooling_.loops, lookup_.raw().id_type, run);
   }
 
@@ -135,10 +157,59 @@ class FeatureBlock {
   const Pooling& pooling_;
   const Lookup& lookup_;
   const Feature& feature_;
-  const rh_feature_rows& out_;
+  const rh_feature_rows out_;
   const int64_t begin_;
   const int64_t end_;
+  const int64_t first_ = 0;  // the sample of the output's first row
+  const bool staged_ = false;
   BadRows bad_;
+};
+
+// Features whose outputs are narrow and lie side by side.
+class NarrowFeatures {
+ public:
+  // As many as there are from feature `first` on.
+  NarrowFeatures(const Pooling& pooling, size_t first) : pooling_(pooling), first_(first), end_(first) {
+    const std::vector<Feature>& features = pooling.lookup.features();
+    const rh_feature_rows* outs = pooling.outs;
+    for (; end_ < features.size(); ++end_) {
+      const Feature& feature = features[end_];
+      if (feature.combiner == RH_NONE || feature.dim >= kNarrowFloats) break;
+      if (outs[end_].stride != outs[first].stride || outs[end_].data != outs[first].data + width_) break;
+      width_ += feature.dim;
+    }
+  }
+
+  size_t end() const { return end_; }
+
+  // Pools the samples [begin, end). Returns false where it is not worth it, or there is no memory.
+  bool Pool(int64_t begin, int64_t end) const {
+    if (!pooling_.streams || end_ - first_ < 2) return false;
+    const int64_t block = std::max<int64_t>(kStagedFloats / width_, 1);
+    const std::unique_ptr<float[]> staged(new (std::nothrow) float[block * width_]);
+    if (staged == nullptr) return false;
+    const rh_feature_rows& out = pooling_.outs[first_];
+    for (int64_t sample = begin; sample < end; sample += block) {
+      const int64_t stop = std::min(sample + block, end);
+      float* column = staged.get();
+      for (size_t f = first_; f < end_; ++f) {
+        const Feature& feature = pooling_.lookup.features()[f];
+        FeatureBlock(pooling_, feature, sample, stop, {column, width_}).Pool();
+        column += feature.dim;
+      }
+      for (int64_t k = 0; k < stop - sample; ++k) {
+        StreamFloats(staged.get() + k * width_, width_, out.data + (sample + k) * out.stride);
+      }
+    }
+    EndStream();
+    return true;
+  }
+
+ private:
+  const Pooling& pooling_;
+  size_t first_;
+  size_t end_;
+  int64_t width_ = 0;
 };
 
 void PoolSamples(const Pooling& pooling, int64_t begin, int64_t end) {
@@ -147,8 +218,14 @@ void PoolSamples(const Pooling& pooling, int64_t begin, int64_t end) {
   for (const Feature& feature : features) width += feature.dim;
   const int64_t block = features.size() == 1 ? end - begin : std::max<int64_t>(kBlockFloats / width, 8);
   for (int64_t sample = begin; sample < end; sample += block) {
-    for (const Feature& feature : features) {
-      FeatureBlock(pooling, feature, sample, std::min(sample + block, end)).Pool();
+    const int64_t stop = std::min(sample + block, end);
+    for (size_t f = 0; f < features.size();) {
+      const NarrowFeatures narrow(pooling, f);
+      if (narrow.Pool(sample, stop)) {
+        f = narrow.end();
+      } else {
+        FeatureBlock(pooling, features[f++], sample, stop).Pool();
+      }
     }
   }
 }

@@ -197,6 +197,22 @@ def test_large_outputs_are_written_past_the_caches() -> None:
         np.testing.assert_array_equal(out, table[ids])
 
 
+def test_narrow_outputs_of_a_large_batch_are_put_together() -> None:
+    draws, batch_size, dims = np.random.default_rng(2), 250_000, (8, 3, 16, 15, 1)
+    tables = [draws.standard_normal((50, dim)).astype(np.float32) for dim in dims]
+    ids = draws.integers(0, 50, (len(dims), batch_size))
+    options: dict[str, Any] = {"feature_tables": range(len(dims)), "combiners": ["sum", "mean", "sum", "sum", "sqrtn"]}
+    expected = np.concatenate([table[own] for table, own in zip(tables, ids, strict=True)], axis=1)
+    memory = allocate_rows(batch_size + 1, 44).reshape(-1)
+    for shift in (0, 3):
+        out = memory[shift : shift + batch_size * 43].reshape(-1, 43)
+        arrays.pooled_lookup(tables, ids.reshape(-1), FixedHotness((1,) * len(dims)), **options, out=out)
+        np.testing.assert_array_equal(out, expected)
+    ids[1, -1] = 50
+    with pytest.raises(IdOutOfRangeError, match=r"id 50 of feature 1 \(sample 249999, position 0"):
+        arrays.pooled_lookup(tables, ids.reshape(-1), FixedHotness((1,) * len(dims)), **options)
+
+
 @pytest.mark.parametrize("combiner", ["mean", "sqrtn"])
 def test_weights_that_add_up_to_nothing_give_zeros(combiner: str) -> None:
     table = np.array([[1, 2], [np.inf, 5]], np.float32)
