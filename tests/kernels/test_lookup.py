@@ -420,14 +420,6 @@ def test_wrong_options_are_refused(wrong: str) -> None:
         arrays.pooled_lookup(**(arguments | changed))
 
 
-def test_the_gradient_of_weights_takes_float32_rows_only() -> None:
-    with pytest.raises(ArgumentError, match=r"table 0 has row type 1: .* float32 rows only"):
-        arrays.pooled_lookup_weight_gradient(
-            np.zeros((1, 2), np.float32), [np.zeros((5, 2), np.float16)], np.zeros(4, np.int64), np.array([0, 4]),
-            weights=np.ones(4, np.float32), feature_tables=[0], combiners=["sum"],
-        )  # fmt: skip
-
-
 @pytest.mark.parametrize("first", [-5, -(2**62), 2**40])
 def test_offsets_that_leave_the_ids_touch_no_memory(first: int) -> None:
     offsets = np.array([0, first, 2, 4])
