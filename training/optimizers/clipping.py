@@ -68,16 +68,26 @@ def clip_by_global_norm(
         The gradients, all scaled alike on all ranks; NaN, as from `tf.clip_by_global_norm`, where the norm is not
         finite.
     """
+    owned: list[Any] = []
+    shared: list[Any] = []
+    for gradient, variable in zip(gradients, variables, strict=True):
+        if gradient is not None:
+            (owned if is_owned(variable) else shared).append(gradient)
     # What every rank holds is counted by one, so that all have the same bits.
-    counted = [
-        gradient
-        for gradient, variable in zip(gradients, variables, strict=True)
-        if gradient is not None and (ranks.rank == 0 or is_owned(variable))
-    ]
-    own = tf_ops.squared_norm(counted) if counted else tf.constant(0.0, tf.float64)
+    counted = [*owned, *shared] if ranks.rank == 0 else owned
+    own = tf_ops.squared_norm(counted) if counted else _nothing(shared)
     norm = tf.sqrt(ranks.sum_tensors([tf.ensure_shape(own, [])], name=name)[0])
     scale = tf.where(tf.math.is_finite(norm), clip_norm / tf.maximum(norm, clip_norm), float("nan"))
     return [_scaled(gradient, tf.cast(scale, tf.float32)) for gradient in gradients]
+
+
+def _nothing(shared: Sequence[Any]) -> tf.Tensor:
+    """Returns 0, but so that TensorFlow cannot know.
+
+    Of a constant it would make the exchange once, while it optimizes a graph, and the other ranks would wait for this
+    one in every step after.
+    """
+    return tf.minimum(tf_ops.squared_norm(shared[:1]), 0.0) if shared else tf.constant(0.0, tf.float64)
 
 
 def _scaled(gradient: Any, scale: tf.Tensor) -> Any:

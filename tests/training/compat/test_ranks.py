@@ -61,6 +61,7 @@ def run(ranks: Any, directory: Path) -> dict[str, Any]:
         "broadcast": broadcast(ranks),
         "gradients": gradients(ranks),
         "clipped": clipped(ranks),
+        "clipped together": clipped_together(ranks),
         "overflow": overflow(ranks),
         "vocabulary": vocabulary(ranks),
         "errors": errors(ranks),
@@ -148,6 +149,23 @@ def clipped(ranks: Any) -> list[list[float]]:
         optimizer.apply_gradients([(tf.constant([4.0, 6.0]), shared), (rows, own)])
         found += [*shared.numpy().tolist(), *own.numpy()[:, 0].tolist()]
     return found
+
+
+def clipped_together(ranks: Any) -> list[float]:
+    """Steps of a function, clipped to 1, of what every rank holds: one rank has nothing of its own to say of a norm."""
+    shared = tf.Variable([0.0, 0.0])
+    optimizer = dmp.DistributedOptimizer(tf_keras.optimizers.SGD(1.0, global_clipnorm=1.0))
+    optimizer.build([shared])
+
+    @tf.function(autograph=False)
+    def step(slopes: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(shared * slopes)
+        optimizer.minimize(loss, [shared], tape=tape)
+
+    for number in (1.0, 2.0):
+        step(number * tf.constant([6.0, 0.0] if ranks.rank else [0.0, 8.0]))
+    return list(shared.numpy().tolist())
 
 
 def overflow(ranks: Any) -> list[bool]:
@@ -258,6 +276,12 @@ def test_a_global_norm_is_that_of_all_ranks_so_what_they_share_stays_the_same(an
     for answer, own in zip(answers, (2.0, 5.0), strict=True):
         np.testing.assert_allclose(answer["clipped"], [-4 / 9, -6 / 9, 0, -own / 9] * 2, rtol=1e-6)
     assert answers[0]["clipped"][:2] == answers[1]["clipped"][:2]
+
+
+@pytest.mark.horovod
+def test_a_global_norm_is_known_in_every_step_where_a_rank_holds_nothing_alone(answers: list[dict[str, Any]]) -> None:
+    for answer in answers:
+        np.testing.assert_allclose(answer["clipped together"], [-1.2, -1.6], rtol=1e-6)
 
 
 @pytest.mark.horovod
