@@ -8,6 +8,8 @@ AVX-512 and AMX, CPU time against Keras' form:
 - In bfloat16 a MatMul that is fused with bias and ReLU is two to three times as slow as one that is not, as oneDNN
   takes another implementation. The same product as a 1x1 convolution is fused and fast. In float32 that is so for
   small weights only.
+- Batches of one product are `BatchMatMul`'s, not `BatchMatMulV2`'s, which is as fast: vectorized, as for Jacobians, the
+  latter has products of rank four, which oneDNN calculates wrongly in TensorFlow 2.17, or ends the process.
 - What lies side by side in front of a layer need not be put together, nor its gradient be cut apart: the products
   add up, within the convolution.
 
@@ -30,10 +32,10 @@ _WIDE = 64
 def dense(layer: tf_keras.layers.Dense, *parts: tf.Tensor) -> tf.Tensor:
     """Does what a built layer does to parts that lie side by side.
 
-    On a GPU, and with other activations than ReLU, the layer itself does it.
+    On a GPU the layer itself does it, and one without a bias or with more than ReLU behind it.
 
     Args:
-        layer: With a bias; in float32 or mixed bfloat16.
+        layer: In float32 or mixed bfloat16.
         parts: [B, K_i], at least one, whose widths add up to K. B may be 0.
 
     Returns:
@@ -50,12 +52,17 @@ def dense(layer: tf_keras.layers.Dense, *parts: tf.Tensor) -> tf.Tensor:
             f"layer {layer.name!r} takes rows of width {layer.kernel.shape[0]}, but its parts are {widths} wide, "
             f"{sum(widths)} together"
         )
-    if layer.activation is not tf_keras.activations.relu or tf.config.list_logical_devices("GPU"):
+    if not _has_form(layer) or tf.config.list_logical_devices("GPU"):
         return layer(tf.concat(parts, axis=1) if len(parts) > 1 else parts[0])
     dtype = layer.compute_dtype
     kernel, bias = tf.cast(layer.kernel, dtype), tf.cast(layer.bias, dtype)
     kernels = tf.split(kernel, widths) if len(parts) > 1 else [kernel]
     return _relu_dense(bias, *kernels, *(tf.cast(part, dtype) for part in parts))
+
+
+def _has_form(layer: tf_keras.layers.Dense) -> bool:
+    is_relu = layer.activation is tf_keras.activations.relu and layer.activity_regularizer is None
+    return bool(is_relu and layer.use_bias)
 
 
 @tf.custom_gradient  # type: ignore[untyped-decorator]
@@ -127,11 +134,11 @@ def _kernel_gradient(part: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
         return tf.matmul(part, gradient, transpose_a=True)
     if width > 2 * num_outputs or (part.dtype == tf.bfloat16 and width % 64):
         return tf.transpose(tf.matmul(gradient, part, transpose_a=True))
-    return tf.raw_ops.BatchMatMulV2(x=part[tf.newaxis], y=gradient[tf.newaxis], adj_x=True)[0]
+    return tf.raw_ops.BatchMatMul(x=part[tf.newaxis], y=gradient[tf.newaxis], adj_x=True)[0]
 
 
 def _part_gradient(kernel: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
     """Returns gradient kernel^T [B, K]."""
     if kernel.shape[0] % 16 == 0:
         return tf.matmul(gradient, kernel, transpose_b=True)
-    return tf.raw_ops.BatchMatMulV2(x=gradient[tf.newaxis], y=kernel[tf.newaxis], adj_y=True)[0]
+    return tf.raw_ops.BatchMatMul(x=gradient[tf.newaxis], y=kernel[tf.newaxis], adj_y=True)[0]

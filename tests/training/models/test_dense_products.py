@@ -121,3 +121,26 @@ def test_parts_that_are_not_as_wide_as_the_input_are_refused() -> None:
 def test_a_layer_that_is_not_built_is_refused_by_name() -> None:
     with pytest.raises(ModelError, match="layer 'hidden' has no weights yet: build it"):
         dense(tf_keras.layers.Dense(4, "relu", name="hidden"), tf.zeros([1, 3]))
+
+
+def test_jacobians_are_those_of_the_layer() -> None:
+    layer = make_layer(13, 40)
+    found = []
+    for call in (dense, lambda layer, rows: layer(rows)):
+        with tf.GradientTape(persistent=True) as tape:
+            rows = tf.constant(draw_parts((13,), 3)[0])
+            tape.watch(rows)
+            out = call(layer, rows)
+        found.append((tape.batch_jacobian(out, rows), tape.jacobian(out, layer.kernel)))
+    for values, wanted in zip(*found, strict=True):
+        np.testing.assert_allclose(values, wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize("options", [{"use_bias": False}, {"activity_regularizer": "l2"}])
+def test_what_has_no_such_form_is_left_to_the_layer(options: dict[str, object]) -> None:
+    layer = tf_keras.layers.Dense(4, "relu", **options)
+    layer.build((None, 3))
+    rows = tf.ones([2, 3])
+    out = dense(layer, rows[:, :1], rows[:, 1:])
+    assert len(layer.losses) == ("activity_regularizer" in options)
+    np.testing.assert_allclose(out, layer(rows), atol=1e-6)
