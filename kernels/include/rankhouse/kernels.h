@@ -23,7 +23,8 @@
 //     device.
 //  8. Devices. f runs on the CPU and f_cuda on a GPU. A build without CUDA has both; there f_cuda returns
 //     RH_UNSUPPORTED. What has no f_cuda runs on the CPU only.
-//  9. Versions. rh_abi_version() is raised whenever a declaration, or the signature of a TensorFlow op, changes; callers
+//  9. Versions. rh_abi_version() is raised whenever a declaration, or the signature of a TensorFlow op, changes;
+//  callers
 //     compare it with RH_ABI_VERSION.
 // 10. Extension. Structs are filled with zeros before their fields are set: 0 always means the default.
 //
