@@ -87,13 +87,15 @@ class FeatureAdder {
     const bool one_scale = feature_.combiner == RH_SUM || feature_.combiner == RH_NONE;
     const int64_t last = lookup_.bag(feature_, end_sample - 1).end;
     uint32_t places[kBlockIds];
+    float scale = 1.0f;
     for (int64_t n = lookup_.bag(feature_, sample).begin; n < last;) {
       const int64_t begin = n;
       const int64_t end = std::min(begin + kBlockIds, last);
       FindPlaces(begin, end, places);
       while (n < end) {
         const Bag bag = lookup_.bag(feature_, sample);
-        const float scale = one_scale ? 1.0f : BagScale(lookup_, feature_, bag);
+        // Once for each bag, also for one that goes on in the next block: it reads all of the bag's weights.
+        if (!one_scale && n == bag.begin) scale = BagScale(lookup_, feature_, bag);
         const float* row = grad_ + sample * stride_;
         if (sample + kRowsAhead < lookup_.batch_size()) Prefetch(row + kRowsAhead * stride_);
         for (const int64_t stop = std::min(bag.end, end); n < stop; ++n) {

@@ -1,5 +1,6 @@
 import ctypes
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from rankhouse.kernels.optimizer_settings import (
     RowwiseAdagrad,
     Sgd,
 )
+from rankhouse.kernels.reference import lookup as reference
 from tests.kernels.backward_cases import ERROR, BackwardCase
 from tests.kernels.batches import make_batch
 
@@ -111,6 +113,22 @@ def test_tables_that_need_no_sort_have_the_bits_of_sorted_ones(seed: int) -> Non
     alone = case.gradients(library.Executor(num_threads=1))
     assert bits_of(alone) == bits_of(case.gradients(library.Executor(num_threads=64)))
     assert [gradient.ids.tolist() for gradient in alone] == [sorted(truth) for truth in case.truth()]
+
+
+@pytest.mark.parametrize("combiner", ["mean", "sqrtn"])
+def test_weighted_bags_of_many_ids_have_the_bits_of_sorted_ones(combiner: str) -> None:
+    # The ids that need no sort are taken 128 at a time: bags begin and go on anywhere among them.
+    rng, lengths = np.random.default_rng(7), [100, 700, 0, 28, 128, 1, 3]
+    ids, weights = rng.integers(0, 50, sum(lengths)), rng.uniform(0.5, 2, sum(lengths)).astype(np.float32)
+    offsets, grad = np.cumsum([0, *lengths]), rng.standard_normal((len(lengths), 8)).astype(np.float32)
+    given: dict[str, Any] = {"weights": weights, "feature_tables": [0], "combiners": [combiner]}
+    alone, shared = (
+        arrays.pooled_lookup_gradient(grad, ids, offsets, tables_shape=[(50, 8)], num_threads=threads, **given)
+        for threads in (1, 64)
+    )
+    assert bits_of(alone) == bits_of(shared)
+    (truth,) = reference.pooled_lookup_gradient(grad, ids, offsets, tables_shape=[(50, 8)], **given)
+    np.testing.assert_allclose(alone[0].rows, truth.rows, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
