@@ -168,8 +168,10 @@ class FeatureBlock {
 // Features whose outputs are narrow and lie side by side.
 class NarrowFeatures {
  public:
-  // As many as there are from feature `first` on.
+  // As many as there are from feature `first` on; none where outputs are not streamed, so that they are not counted
+  // anew from each feature on.
   NarrowFeatures(const Pooling& pooling, size_t first) : pooling_(pooling), first_(first), end_(first) {
+    if (!pooling.streams) return;
     const std::vector<Feature>& features = pooling.lookup.features();
     const rh_feature_rows* outs = pooling.outs;
     for (; end_ < features.size(); ++end_) {
@@ -184,7 +186,7 @@ class NarrowFeatures {
 
   // Pools the samples [begin, end). Returns false where it is not worth it, or there is no memory.
   bool Pool(int64_t begin, int64_t end) const {
-    if (!pooling_.streams || end_ - first_ < 2) return false;
+    if (end_ - first_ < 2) return false;
     const int64_t block = std::max<int64_t>(kStagedFloats / width_, 1);
     const std::unique_ptr<float[]> staged(new (std::nothrow) float[block * width_]);
     if (staged == nullptr) return false;
