@@ -12,7 +12,7 @@ import tf_keras
 from rankhouse.kernels import library, tf_ops
 from rankhouse.kernels.bags import FixedHotness
 from rankhouse.kernels.errors import ArgumentError
-from rankhouse.kernels.tf_ops.native import ops
+from rankhouse.kernels.tf_ops.native import TRAINED_TYPES, ops
 
 ops()
 
@@ -26,8 +26,10 @@ class Embedding(tf_keras.layers.Layer):  # type: ignore[misc]
     Called with a pair, the second value has a factor for each id, in the first one's form.
 
     An id that is not in [0, input_dim) is an error that names it, unless `out_of_range` says otherwise. The table lies
-    in the main memory, in float32; the result has the layer's compute dtype. The gradient is a tf.IndexedSlices with
-    increasing ids, each once, the same bits in every run.
+    in the main memory, in the layer's variable dtype: float32, float16 or bfloat16. The result has its compute dtype.
+    The gradient is a tf.IndexedSlices of float32 with increasing ids, each once, the same bits in every run. Keras'
+    optimizers take it for tables of float32 only; `tf_ops.apply`, or the layers and optimizers of `rankhouse.training`,
+    train the others.
 
     Example:
         model = tf_keras.Sequential([Embedding(100_000, 16, combiner="mean"), tf_keras.layers.Dense(1)])
@@ -74,8 +76,10 @@ class Embedding(tf_keras.layers.Layer):  # type: ignore[misc]
         # Ids must not be cast to the layer's dtype, which holds few of them exactly.
         super().__init__(activity_regularizer=activity_regularizer, **{**kwargs, "autocast": False})
         _check_settings(input_dim, output_dim, combiner, out_of_range, weighting)
-        if self.variable_dtype != "float32":
-            raise ArgumentError(f"layer {self.name!r} has variables of {self.variable_dtype}: expected float32")
+        if self.variable_dtype not in TRAINED_TYPES:
+            raise ArgumentError(
+                f"layer {self.name!r} has variables of {self.variable_dtype}: expected float32, float16 or bfloat16"
+            )
         self.input_dim = input_dim
         self.output_dim = output_dim
         self.embeddings_initializer = tf_keras.initializers.get(embeddings_initializer)

@@ -8,8 +8,10 @@ import tf_keras
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rankhouse.kernels import tf_ops
 from rankhouse.kernels.errors import ArgumentError, UnsupportedError
 from rankhouse.kernels.layers import Embedding
+from rankhouse.kernels.optimizer_settings import Sgd
 
 PROPERTY = settings(deadline=None, max_examples=30, derandomize=True)
 COMBINERS = ("sum", "mean", "sqrtn")
@@ -278,6 +280,28 @@ def test_mixed_precision_keeps_the_table_in_float32() -> None:
     assert layer.embeddings.dtype == tf.float32
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_table_of_16_bits_gives_the_rows_of_keras_layer(dtype: str) -> None:
+    ids = np.array([[3, 1], [0, 3]])
+    ours, theirs = (kind(4, 3, dtype=dtype) for kind in (Embedding, tf_keras.layers.Embedding))
+    theirs.build(None)
+    ours.build(None)
+    ours.set_weights(theirs.get_weights())
+    assert ours(ids).dtype == theirs(ids).dtype == ours.embeddings.dtype == dtype
+    np.testing.assert_array_equal(tf.cast(ours(ids), tf.float32), tf.cast(theirs(ids), tf.float32))
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(tf.cast(ours(ids), tf.float32))
+    gradient = tape.gradient(loss, ours.embeddings)
+    assert gradient.values.dtype == tf.float32
+    np.testing.assert_array_equal(tf.convert_to_tensor(gradient), [[1] * 3, [1] * 3, [0] * 3, [2] * 3])
+    before = tf.cast(ours.embeddings, tf.float32)
+    tf_ops.apply(ours.embeddings, tf_ops.make_slots(ours.embeddings, Sgd()), gradient, Sgd(), learning_rate=8.0, step=1)
+    np.testing.assert_allclose(before - tf.cast(ours.embeddings, tf.float32), tf.convert_to_tensor(gradient) * 8, 0.02)
+    assert Embedding.from_config(ours.get_config()).variable_dtype == dtype
+    with pytest.raises(tf.errors.InvalidArgumentError, match="expected to be a float tensor"):
+        tf_keras.optimizers.SGD(0.1).apply_gradients([(gradient, ours.embeddings)])
+
+
 def test_float_ids_are_taken_where_they_are_exact() -> None:
     np.testing.assert_array_equal(make_layer()(np.float32([3])), make_layer()(np.array([3])))
     with pytest.raises(ArgumentError, match="float32, which holds integers up to 16777216 exactly, but input_dim is"):
@@ -320,7 +344,7 @@ def test_wrong_inputs_are_refused(combiner: str | None, inputs: Any, message: st
         ({"weighting": "torch"}, "weighting is 'torch'"),
         ({"out_of_range": "wrap"}, "out_of_range is 'wrap'"),
         ({"out_of_range": 4}, "or a row below 4"),
-        ({"dtype": "float16"}, "has variables of float16: expected float32"),
+        ({"dtype": "float64"}, "has variables of float64: expected float32, float16 or bfloat16"),
     ],
 )
 def test_wrong_settings_are_refused(changed: dict[str, Any], message: str) -> None:

@@ -52,8 +52,9 @@ def test_floating_point_ids_and_weights_and_a_compute_dtype() -> None:
     assert layer.weights[0].dtype == tf.float32
 
 
-def test_rows_are_held_as_the_layers_say() -> None:
-    layer = layer_of(keras(dtype="bfloat16", embeddings_initializer="ones"), keras(dtype="mixed_float16"))
+@pytest.mark.parametrize("layer_class", [tf_keras.layers.Embedding, Embedding])
+def test_rows_are_held_as_the_layers_say(layer_class: Any) -> None:
+    layer = layer_of(layer_class(3, 2, "ones", dtype="bfloat16"), layer_class(3, 2, dtype="mixed_float16"))
     outputs = layer([tf.constant([1, 2]), tf.constant([0, 1])])
     assert [variable.dtype for variable in layer.weights] == [tf.bfloat16, tf.float32]
     assert [output.dtype for output in outputs] == [tf.float32] * 2
