@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rankhouse.training.checkpoint.files import latest_checkpoint
+from rankhouse.training.checkpoint.files import Checkpoint, latest_checkpoint
 from rankhouse.training.config import Config, parse_config
 from rankhouse.training.errors import RunFolderError
 from rankhouse.training.plan import Plan
@@ -130,13 +130,16 @@ class RunFolder:
 
     @property
     def num_ranks(self) -> int:
-        """On how many ranks it was started last; 1 before it was.
+        """On how many ranks it was started last; where it ended before they had a plan, saved last; 1 before that.
 
         Raises:
+            CheckpointError: The checkpoint's manifest is damaged.
             PlanError: The plan's document is damaged.
         """
-        plan = self.plan
-        return plan.num_ranks if plan is not None else 1
+        plan, checkpoint = self.plan, self.latest_checkpoint
+        if plan is not None:
+            return plan.num_ranks
+        return int(Checkpoint.open(checkpoint).manifest.get("num_ranks", 1)) if checkpoint is not None else 1
 
     @property
     def result(self) -> Result | None:

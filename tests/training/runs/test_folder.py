@@ -1,9 +1,13 @@
+import json
 from pathlib import Path
 
 import pytest
 
+from rankhouse.embedding_cache.format.files import commit_manifest
+from rankhouse.training.checkpoint.files import KIND
 from rankhouse.training.config import Config, override
-from rankhouse.training.errors import RunFolderError
+from rankhouse.training.errors import CheckpointError, RunFolderError
+from rankhouse.training.plan import TableSpec, make_plan
 from rankhouse.training.runs.folder import Result, RunFolder
 
 RESULT = Result(num_steps=3, num_samples=30, num_ranks=2, seconds=1.5, auc=None, valid_loss=0.7)
@@ -37,6 +41,21 @@ def test_an_incomplete_checkpoint_does_not_exist(tmp_path: Path) -> None:
         (run.checkpoints / f"step-{step:08d}").mkdir(parents=True)
     (run.checkpoints / "step-00000005" / "manifest.json").touch()
     assert run.latest_checkpoint == run.checkpoints / "step-00000005"
+
+
+def test_ranks_that_ended_before_they_had_a_new_plan_leave_the_number_of_those_that_saved(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path / "demo", Config())
+    folder = run.checkpoints / "step-00000005"
+    folder.mkdir(parents=True)
+    saved = {"num_ranks": 3, "tables": {}, "row_ranges": [], "step": 5, "training": {}, "optimizer": {"iterations": 5}}
+    commit_manifest(folder, kind=KIND, document=saved, files={})
+    run.plan_json_file.write_text(json.dumps(make_plan([TableSpec("user", 30, 4)], num_ranks=2).document()))
+    assert run.num_ranks == 2
+    run.clear_plan()
+    assert run.num_ranks == 3
+    (folder / "manifest.json").write_text("{")
+    with pytest.raises(CheckpointError, match="manifest"):
+        assert run.num_ranks
 
 
 def test_a_run_is_not_made_over_another(tmp_path: Path) -> None:
