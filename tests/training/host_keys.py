@@ -18,13 +18,14 @@ from rankhouse.training.ranks import Ranks
 from rankhouse.training.tables.specs import EmbeddingSpec, Input, VocabularySettings
 from tests.training.host_tables import SHARES, make_step
 
-# name: (width, mode, options, settings). There are more keys than rows, and more rows than are cached.
+# name: (width, mode, options, settings). There are more keys than rows, and more rows than are cached. Two are narrow.
 TABLES: dict[str, tuple[int, Any, dict[str, Any], dict[str, Any]]] = {
     "whole": (4, "table_wise", {}, {"when_full": "oldest"}),
     "taken": (2, "table_wise", {"exchange": "rows"}, {"when_full": "rarest"}),
     "rows": (3, "row_wise", {}, {"when_full": "oldest"}),
     "columns": (5, "column_wise", {"num_slices": 3}, {"when_full": "oldest"}),
 }
+DTYPES: dict[str, Any] = {"taken": "bfloat16", "columns": "float16"}
 CAPACITY, CACHED, NUM_STEPS, BATCH = 30, 20, 8, 6
 KEYS = np.random.default_rng(5).integers(-(2**63), 2**63 - 1, 120)
 
@@ -33,10 +34,12 @@ def build(
     ranks: Ranks, directory: Path, *, cached: int | None, seed: int = 3, capacity: int = CAPACITY
 ) -> TrainingState:
     specs = [
-        EmbeddingSpec(capacity, width, name, vocabulary=VocabularySettings(**settings))
+        EmbeddingSpec(
+            capacity, width, name, vocabulary=VocabularySettings(**settings), dtype=DTYPES.get(name, "float32")
+        )
         for name, (width, _, _, settings) in TABLES.items()
     ]
-    tables = tuple(TableSpec(spec.name, spec.input_dim, spec.output_dim) for spec in specs)
+    tables = tuple(TableSpec(spec.name, spec.input_dim, spec.output_dim, dtype=spec.dtype) for spec in specs)
     placements = [place(each, TABLES[each.name][1], num_ranks=ranks.size, **TABLES[each.name][2]) for each in tables]
     if cached:
         folders = {"rows": str(directory)}
