@@ -109,7 +109,10 @@ class Ranks:
         return received, received_splits
 
     def sum_tensors(self, tensors: Sequence[tf.Tensor], *, name: str) -> list[tf.Tensor]:
-        """Adds up dense float32 tensors over all ranks, in one exchange.
+        """Adds up dense float tensors over all ranks, in one exchange.
+
+        Inside a `tf.function` no rank may give constants alone: TensorFlow makes such a sum once, while it optimizes the
+        graph, and the other ranks wait for it in every step after.
 
         Args:
             tensors: The same shapes on every rank, known when the graph is built.

@@ -38,7 +38,7 @@ def plan_recipe(config: Config, dataset: PreparedDataset, cluster: Cluster) -> F
             `room.check_room` says whether they do.
         ConfigError: The recipe does not go with the tables that learn their keys.
         PlanError: There are no tables, the document or a decision does not go with them or with the ranks, or the
-            optimizer cannot train tables that are cut so.
+            optimizer cannot train tables that lie or are held so.
     """
     workload = recipe_workload(config, dataset)
     if config.parallel.plan == AUTO_PLAN:
