@@ -111,8 +111,8 @@ class Ranks:
     def sum_tensors(self, tensors: Sequence[tf.Tensor], *, name: str) -> list[tf.Tensor]:
         """Adds up dense float tensors over all ranks, in one exchange.
 
-        Inside a `tf.function` no rank may give constants alone: TensorFlow makes such a sum once, while it optimizes the
-        graph, and the other ranks wait for it in every step after.
+        Inside a `tf.function` no rank may give constants alone: TensorFlow makes such a sum once, while it optimizes
+        the graph, and the other ranks wait for it in every step after.
 
         Args:
             tensors: The same shapes on every rank, known when the graph is built.
