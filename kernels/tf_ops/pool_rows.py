@@ -40,6 +40,7 @@ def pool_rows(
         tf.errors.InvalidArgumentError: A position is not in [0, U), or there are too few or too many.
     """
     check_not_compiled("pool_rows")
+    weights = None if weights is None else tf.convert_to_tensor(weights, tf.float32)
     batch = _batch(rows, positions, [offsets], combiners, hotness=[], weights=weights, max_rows=max_rows)
     # A graph leaves out what nobody asks for; eagerly all that a function returns is calculated.
     needed = weights is not None and (not tf.executing_eagerly() or should_record_backprop([weights]))

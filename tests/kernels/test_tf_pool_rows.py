@@ -83,6 +83,19 @@ class Recorder:
         return getattr(self._ops, name)
 
 
+@pytest.mark.parametrize("kind", [np.float32, list, tf.Variable])
+def test_weights_may_be_all_that_becomes_a_tensor(kind: Any) -> None:
+    rows, weights = tf.constant([[1.0], [2.0]]), kind([3.0, 4.0])
+    positions, offsets = tf.constant([0, 1], tf.int64), tf.constant([0, 2], tf.int64)
+    with tf.GradientTape() as tape:
+        tape.watch(rows)
+        pooled = tf_ops.pool_rows(rows, positions, offsets, max_rows=2, combiners=["sum"], weights=weights)
+    sources = [rows, weights] if isinstance(weights, tf.Variable) else [rows]
+    assert pooled.numpy().tolist() == [[11.0]]
+    gradients = [gradient.numpy().tolist() for gradient in tape.gradient(pooled, sources)]
+    assert gradients == [[[3.0], [4.0]], [1.0, 2.0]][: len(sources)]
+
+
 def test_weights_that_add_up_to_zero_give_zeros() -> None:
     rows, positions, weights = tf.ones([2, 1]), tf.constant([0, 1], tf.int64), tf.constant([1.0, -1.0])
     pooled = tf_ops.pool_rows(
