@@ -72,9 +72,10 @@ class KeysConfig:
     when_full: Literal["error", "unknown", "oldest", "rarest"] = "error"
     max_candidates: int = 0
 
-    def __post_init__(self) -> None:
+    def check(self, key: str) -> None:
+        """Raises ConfigError, naming `key` ("model.vocabularies.item"), where a number is out of its range."""
         for name, least in (("capacity", 1), ("min_steps", 1), ("max_candidates", 0)):
-            _check(getattr(self, name) >= least, f"model.vocabularies: {name}", getattr(self, name), f"{least} or more")
+            _check(getattr(self, name) >= least, f"{key}.{name}", getattr(self, name), f"{least} or more")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +96,8 @@ class ModelConfig:
         for name in ("bottom_mlp", "top_mlp"):
             for width in getattr(self, name):
                 _check(width >= 1, f"model.{name}", width, "widths of at least 1")
+        for table, keys in self.vocabularies.items():
+            keys.check(f"model.vocabularies.{table}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -190,7 +190,7 @@ def test_the_next_day_goes_on_with_the_keys_and_is_exported_whole(trained: Train
     [
         ("{item: {capacity: 9}}", "table 'user' of .* learns its keys, and the recipe does not say how many"),
         ("{item: {}}", "model.vocabularies.item.capacity is missing"),
-        ("{item: {capacity: 0}}", "model.vocabularies: capacity is 0; expected 1 or more"),
+        ("{item: {capacity: 0}}", "model.vocabularies.item.capacity is 0; expected 1 or more"),
         ("{item: {capacity: 9, when_full: random}}", "model.vocabularies.item.when_full is 'random'; expected one of"),
         (
             "{item: {capacity: 9}, user: {capacity: 9}, city: {capacity: 9}}",
