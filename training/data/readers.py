@@ -172,8 +172,8 @@ def _require_columns(file: Path, spec: FeatureSpec, names: Sequence[str]) -> Non
     for name in spec.raw_columns:
         if name not in names:
             raise RawFileError(
-                f"{file} has no column {name!r} of the feature spec {spec.name!r}; {nearest_hint(name, names)}. "
-                "Is it another layout? Give its feature spec with --spec"
+                f"{file} has no column {name!r} of the feature spec {spec.name!r} "
+                f"(another layout needs another --spec); {nearest_hint(name, names)}"
             )
 
 
