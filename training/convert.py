@@ -274,7 +274,8 @@ def _ids_of(call: _Call) -> Any:
 
 
 def _shaped_like(rows: Any, wanted: Any) -> Any:
-    rows = tf.cast(rows, wanted.dtype)  # Those of a layer with a dtype or policy of its own.
+    if rows.dtype != wanted.dtype:  # Those of a layer with a dtype or policy of its own.
+        rows = tf.cast(rows, wanted.dtype)
     if wanted.shape.rank == rows.shape.rank:
         return rows
     return tf_keras.layers.Reshape(wanted.shape[1:])(rows)

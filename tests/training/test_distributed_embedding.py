@@ -204,7 +204,7 @@ def test_works_in_a_keras_model_and_comes_back_from_its_configuration() -> None:
         (SPECS, {"inputs": [Input("x", "shop"), Input("x", "item")]}, "2 inputs are named 'x'"),
         (SPECS, {"inputs": [Input("x", "shop")], "input_table_map": [0]}, "both given"),
         (SPECS, {"plan": make_plan([TableSpec("user", 40, 4)], num_ranks=2)}, "is for 2 ranks, but 1 train"),
-        (SPECS, {"plan": make_plan([TableSpec("user", 41, 4)], num_ranks=1)}, r"'user' has 40 rows .* has \(41, 4\)"),
+        (SPECS, {"plan": make_plan([TableSpec("user", 41, 4)], num_ranks=1)}, "'user' has 40 rows .* plan has 41 rows"),
         (SPECS, {"plan": make_plan([TableSpec("user", 40, 4)], num_ranks=1)}, "'shop' .* the plan has no such table"),
     ],
 )

@@ -110,7 +110,7 @@ def test_numbers_that_a_dtype_cannot_hold_are_refused(tmp_path: Path) -> None:
 def test_a_layer_and_its_plan_must_agree() -> None:
     table = TableSpec("a", 8, 2)
     plan = Plan((table,), (place(table, "table_wise", num_ranks=1),), 1)
-    with pytest.raises(EmbeddingError, match=r"held as bfloat16, but the plan has \(8, 2, 'float32'\)"):
+    with pytest.raises(EmbeddingError, match=r"held as bfloat16, but the plan has 8 rows of width 2 held as float32"):
         DistributedEmbedding([EmbeddingSpec(8, 2, "a", dtype="bfloat16")], plan=plan)
     with pytest.raises(EmbeddingError, match="rows of dtype 'int8'; expected one of float32, bfloat16, float16"):
         EmbeddingSpec(8, 2, "a", dtype="int8")  # type: ignore[arg-type]

@@ -92,12 +92,13 @@ def check_tables(plan: Plan, specs: Sequence[EmbeddingSpec], *, num_ranks: int) 
     if plan.num_ranks != num_ranks:
         raise EmbeddingError(f"the plan is for {plan.num_ranks} ranks, but {num_ranks} train; make it for {num_ranks}")
     check_plan(plan)
-    planned = {table.name: (table.num_rows, table.dim, table.dtype) for table in plan.tables}
+    planned = {table.name: f"{table.num_rows} rows of width {table.dim} held as {table.dtype}" for table in plan.tables}
     for spec in specs:
-        if planned.get(spec.name) != (spec.input_dim, spec.output_dim, spec.dtype):
+        own = f"{spec.input_dim} rows of width {spec.output_dim} held as {spec.dtype}"
+        if planned.get(spec.name) != own:
             raise EmbeddingError(
-                f"table {spec.name!r} has {spec.input_dim} rows of width {spec.output_dim} held as {spec.dtype}, but "
-                f"the plan has {planned.get(spec.name, 'no such table')}; make the plan of the same tables"
+                f"table {spec.name!r} has {own}, but the plan has {planned.get(spec.name, 'no such table')}; make the "
+                "plan of the same tables"
             )
 
 
