@@ -146,7 +146,7 @@ void DirectSums::RunGroup(const Group& group, const Target* targets) const {
   for (Table* table = group.begin; table < group.end; ++table) {
     AddChunks(&table->sums);
     const Target& target = targets[table->ids->table];
-    if (target.ids != nullptr) continue;
+    if (target.ids != nullptr || target.trained == nullptr) continue;
     UpdateRows(target.constants, *target.trained, table->row_ids, table->sums.rows, table->num_rows);
   }
 }
