@@ -482,7 +482,4 @@ class DistributedEmbedding(tf_keras.layers.Layer):  # type: ignore[misc]
 
 def _table_specs(specs: Sequence[EmbeddingSpec], inputs: Sequence[Input]) -> list[TableSpec]:
     lookups = [item.table for item in inputs]
-    return [
-        TableSpec(spec.name, spec.input_dim, spec.output_dim, float(lookups.count(spec.name)), dtype=spec.dtype)
-        for spec in specs
-    ]
+    return [spec.table_spec(float(lookups.count(spec.name))) for spec in specs]

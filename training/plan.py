@@ -365,6 +365,9 @@ def _check(tables: Sequence[TableSpec], num_ranks: int, threshold: int) -> None:
         raise PlanError(f"cannot place tables on {num_ranks} ranks; expected at least 1")
     if threshold < 0:
         raise PlanError(f"data_parallel_threshold_rows is {threshold}; expected 0 or more")
+    for table in tables:
+        if not isinstance(table, TableSpec):
+            raise PlanError(f"a plan is made of TableSpecs; got {table!r} (EmbeddingSpec.table_spec() returns one)")
     names = [table.name for table in tables]
     for name in names:
         if names.count(name) > 1:

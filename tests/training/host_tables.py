@@ -12,10 +12,10 @@ from rankhouse.kernels.optimizer_settings import Adagrad, Adam, Ftrl, Momentum, 
 from rankhouse.training.checkpoint.checkpoint import TrainingState, load_checkpoint
 from rankhouse.training.checkpoint.saver import CheckpointSaver
 from rankhouse.training.distributed_embedding import DistributedEmbedding
-from rankhouse.training.optimizers.optimizers import Optimizer
-from rankhouse.training.plan import Plan, TableSpec, place
+from rankhouse.training.plan import Plan, place
 from rankhouse.training.ranks import Ranks
 from rankhouse.training.tables.specs import EmbeddingSpec, Input
+from tests.training.layer_steps import BATCH, Packed, make_step, pack, same_steps, samples_of, with_optimizer
 
 # name: (rows, width, mode, options). A step looks up fewer rows of each than are cached, and all steps more.
 TABLES: dict[str, tuple[int, int, Any, dict[str, Any]]] = {
@@ -25,10 +25,7 @@ TABLES: dict[str, tuple[int, int, Any, dict[str, Any]]] = {
     "rows": (180, 3, "row_wise", {}),
     "columns": (150, 5, "column_wise", {"num_slices": 3}),
 }
-CACHED = 40
-BATCH, NUM_STEPS = 6, 3
-# How many of the samples of a step each rank has: uneven, and sometimes none.
-SHARES = {1: [[6]], 2: [[2, 4], [6, 0]]}
+CACHED, NUM_STEPS = 40, 3
 SETTINGS: dict[str, OptimizerSettings] = {
     "adagrad": Adagrad(initial_accumulator_value=0.01),
     "adam": Adam(),
@@ -46,7 +43,7 @@ def build(
 ) -> TrainingState:
     names = [name for name in TABLES if name != "columns" or not isinstance(settings, RowwiseAdagrad)]
     specs = [EmbeddingSpec(*TABLES[name][:2], name) for name in names]
-    tables = tuple(TableSpec(spec.name, spec.input_dim, spec.output_dim) for spec in specs)
+    tables = tuple(spec.table_spec() for spec in specs)
     placements = [
         place(table, TABLES[table.name][2], num_ranks=ranks.size, **TABLES[table.name][3]) for table in tables
     ]
@@ -61,40 +58,18 @@ def build(
     inputs = [Input(f"{name}/{combiner}", name, combiner) for name in names for combiner in ("sum", "mean")]
     plan = Plan.from_document(Plan(tables, tuple(placements), ranks.size).document())
     layer = DistributedEmbedding(specs, inputs=inputs, ranks=ranks, plan=plan, seed=seed, name="tables")
-    variables = [shard.variable for shard in layer.shards]
-    others = [variable for variable in layer.trainable_variables if all(variable is not other for other in variables)]
-    return TrainingState(layer, {}, Optimizer(settings, tables=variables, dense=others, learning_rate=0.1))
+    return with_optimizer(layer, settings)
 
 
-def batch(layer: DistributedEmbedding, step: int) -> tuple[tf.Tensor, tf.Tensor]:
+def batch(layer: DistributedEmbedding, step: int) -> Packed:
     """One rank's part of a step's batch: ids, mostly the same few, and lengths."""
-    generator, ranks = np.random.default_rng([step]), layer.ranks
-    shares = SHARES[ranks.size][step % len(SHARES[ranks.size])]
-    begin = sum(shares[: ranks.rank])
-    part = slice(begin, begin + shares[ranks.rank])
+    generator = np.random.default_rng([step])
     lengths = generator.integers(0, 4, [len(layer.inputs), BATCH])
-    rows = {spec.name: spec.input_dim for spec in layer.specs}
     bags = [
-        [generator.integers(0, generator.choice([10, rows[item.table]]), length) for length in row]
+        [generator.integers(0, generator.choice([10, TABLES[item.table][0]]), length) for length in row]
         for item, row in zip(layer.inputs, lengths, strict=True)
     ]
-    ids = np.concatenate([np.empty(0, np.int64), *(bag for row in bags for bag in row[part])])
-    return tf.constant(ids, tf.int64), tf.constant(lengths[:, part])
-
-
-def make_step(state: TrainingState) -> Any:
-    """Returns a step of training: the rows that it looked up."""
-    variables = state.optimizer.variables
-
-    def step(ids: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
-        with tf.GradientTape() as tape:
-            rows = state.embedding.lookup(ids, lengths, training=True)
-            loss = tf.reduce_sum((rows - 0.1) ** 2) / BATCH
-        gradients = state.embedding.sum_gradients(tape.gradient(loss, variables), variables)
-        state.optimizer.apply_gradients(zip(gradients, variables, strict=True))
-        return rows
-
-    return step
+    return pack(bags, samples_of(layer.ranks, step))
 
 
 def look_everywhere(layer: DistributedEmbedding, first: int) -> tf.Tensor:
@@ -105,21 +80,11 @@ def look_everywhere(layer: DistributedEmbedding, first: int) -> tf.Tensor:
     return layer.lookup(tf.constant(np.concatenate(ids), tf.int64), tf.ones([len(ids), len(ids[0])], tf.int64))
 
 
-def same_steps(one: TrainingState, other: TrainingState, steps: range, *, as_function: bool = False) -> bool:
-    """Trains both, with evaluations in between; whether all that they looked up is the same to the bit.
-
-    As a function the second one alone, which saves the time of tracing.
-    """
-    both = [make_step(one), make_step(other)]
-    if as_function:
-        signature = [tf.TensorSpec([None], tf.int64), tf.TensorSpec([len(one.embedding.inputs), None], tf.int64)]
-        both[1] = tf.function(both[1], input_signature=signature, autograph=False)
-    same = True
-    for number in steps:
-        rows = [step(*batch(one.embedding, number)).numpy() for step in both]
-        seen = [look_everywhere(state.embedding, 30 * number).numpy() for state in (one, other)]
-        same &= np.array_equal(*rows) and np.array_equal(*seen)
-    return same
+def both_train(
+    whole: TrainingState, host: TrainingState, numbers: range = range(NUM_STEPS), *, as_function: bool = False
+) -> bool:
+    """Trains both, with evaluations in between; whether all that they looked up is the same to the bit."""
+    return same_steps((whole, host), numbers, batch=batch, evaluate=look_everywhere, as_function=as_function)
 
 
 def same_tables(one: TrainingState, other: TrainingState) -> bool:
@@ -135,7 +100,7 @@ def train_all(ranks: Ranks, directory: Path) -> dict[str, Any]:
         whole = build(ranks, directory, settings, cached=None)
         host = build(ranks, directory, settings, cached=CACHED)
         found[f"{name} starts"] = same_tables(whole, host)
-        found[f"{name} steps"] = same_steps(whole, host, range(NUM_STEPS), as_function=name == "adagrad")
+        found[f"{name} steps"] = both_train(whole, host, as_function=name == "adagrad")
         found[f"{name} tables"] = same_tables(whole, host)
         if name == "adagrad":
             found["stats"] = {table: stats.document() for table, stats in host.embedding.host_stats().items()}
@@ -158,7 +123,7 @@ def save_and_load(ranks: Ranks, directory: Path, whole: TrainingState, host: Tra
     load_checkpoint(paths["host"], again[0], ranks=ranks)
     load_checkpoint(paths["whole"], again[1], ranks=ranks)
     found["loaded"] = same_tables(*again)
-    found["goes on"] = same_steps(*again, range(NUM_STEPS, NUM_STEPS + 2))
+    found["goes on"] = both_train(*again, range(NUM_STEPS, NUM_STEPS + 2))
     found["ends"] = same_tables(*again)
     weights = [-table for table in whole.embedding.get_weights()]
     host.embedding.set_weights(weights)

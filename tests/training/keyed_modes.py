@@ -7,12 +7,12 @@ import numpy as np
 import tensorflow as tf
 
 from rankhouse.kernels.optimizer_settings import Adam
-from rankhouse.training.checkpoint.checkpoint import TrainingState, load_checkpoint, save_checkpoint
+from rankhouse.training.checkpoint.checkpoint import load_checkpoint, save_checkpoint
 from rankhouse.training.distributed_embedding import DistributedEmbedding
-from rankhouse.training.optimizers.optimizers import Optimizer
-from rankhouse.training.plan import Plan, TableSpec, place
+from rankhouse.training.plan import Plan, place
 from rankhouse.training.ranks import Ranks
 from rankhouse.training.tables.specs import EmbeddingSpec, Input, VocabularySettings
+from tests.training.layer_steps import samples_of, with_optimizer
 from tests.training.modes import BATCH, SHARES, loss_of, tensor
 
 # name: (width, mode, options, settings). The owner of "whole" and of "columns" adds up gradients in one rank's order.
@@ -55,24 +55,13 @@ class Model:
             for name in TABLES
             for number, (_, combiner, _) in enumerate(KINDS[name])
         ]
-        tables = tuple(TableSpec(spec.name, spec.input_dim, spec.output_dim) for spec in specs)
+        tables = tuple(spec.table_spec() for spec in specs)
         placements = [
             place(table, TABLES[table.name][1], num_ranks=ranks.size, **TABLES[table.name][2]) for table in tables
         ]
         plan = Plan(tables, tuple(placements), ranks.size)
         self.layer = DistributedEmbedding(specs, inputs=inputs, ranks=ranks, plan=plan, seed=3, name="keyed")
-        variables = self.layer.trainable_variables
-        refs = {shard.variable.ref() for shard in self.layer.shards}
-        self.optimizer = Optimizer(
-            Adam(),
-            tables=[variable for variable in variables if variable.ref() in refs],
-            dense=[variable for variable in variables if variable.ref() not in refs],
-            learning_rate=0.1,
-        )
-
-    @property
-    def state(self) -> TrainingState:
-        return TrainingState(self.layer, {}, self.optimizer)
+        self.state = with_optimizer(self.layer, Adam())
 
     def train(self, first: int, last: int) -> list[Any]:
         """Trains with the batches of some steps; returns the outputs of the first."""
@@ -96,16 +85,14 @@ class Model:
             outputs = self.layer(ids, weights=weights, training=True)
             loss = sum(loss_of(*pair) for pair in zip(outputs, factors, strict=True)) / BATCH
         gradients = self.layer.sum_gradients(tape.gradient(loss, variables), variables)
-        self.optimizer.apply_gradients(zip(gradients, variables, strict=True))
+        self.state.optimizer.apply_gradients(zip(gradients, variables, strict=True))
         return outputs
 
 
 def batch(step: int, ranks: Ranks) -> tuple[list[Any], list[Any], list[np.ndarray]]:
     """One rank's part of a step's batch; later steps have keys that earlier ones had not."""
     generator = np.random.default_rng([7, step])
-    shares = SHARES[ranks.size][step % len(SHARES[ranks.size])]
-    begin = sum(shares[: ranks.rank])
-    part = slice(begin, begin + shares[ranks.rank])
+    part = samples_of(ranks, step, SHARES)
     ids, weights, factors = [], [], []
     for name in TABLES:
         for kind, _, weighted in KINDS[name]:

@@ -11,9 +11,10 @@ from rankhouse.training.distributed_embedding import DistributedEmbedding
 from rankhouse.training.exchange.sent_ids import SentIds
 from rankhouse.training.exchange.wire_format import WireFormat
 from rankhouse.training.optimizers.optimizers import Optimizer
-from rankhouse.training.plan import Plan, TableSpec, place
+from rankhouse.training.plan import Plan, place
 from rankhouse.training.ranks import Ranks
 from rankhouse.training.tables.specs import EmbeddingSpec, Input
+from tests.training.layer_steps import samples_of, with_optimizer
 
 # name: (rows, width, mode, options). The last table has fewer rows than three ranks need for one each, and its first
 # row lies on the last rank.
@@ -45,7 +46,7 @@ def build(ranks: Ranks, kinds: str, *, wire: dict[str, WireFormat] | None = None
         for name in NAMES[kinds]
         for number, (_, combiner, _) in enumerate(KINDS[kinds])
     ]
-    tables = tuple(TableSpec(spec.name, spec.input_dim, spec.output_dim) for spec in specs)
+    tables = tuple(spec.table_spec() for spec in specs)
     options = {name: options for name, (_, _, _, options) in TABLES.items()}
     options["tiny"] = {"ranks": range(ranks.size)[::-1]}
     placements = [place(table, TABLES[table.name][2], num_ranks=ranks.size, **options[table.name]) for table in tables]
@@ -56,9 +57,7 @@ def build(ranks: Ranks, kinds: str, *, wire: dict[str, WireFormat] | None = None
 def batch(kinds: str, step: int, ranks: Ranks) -> tuple[list[Any], list[Any], list[np.ndarray]]:
     """One rank's part of a step's batch: ids, weights, and for each input a number that its loss is multiplied with."""
     generator = np.random.default_rng([step])
-    shares = SHARES[ranks.size][step % len(SHARES[ranks.size])]
-    begin = sum(shares[: ranks.rank])
-    part = slice(begin, begin + shares[ranks.rank])
+    part = samples_of(ranks, step, SHARES)
     ids, weights, factors = [], [], []
     for name in NAMES[kinds]:
         rows = TABLES[name][0]
@@ -104,15 +103,7 @@ def spec(kind: str, dtype: tf.DType) -> Any:
 
 def build_training(ranks: Ranks, kinds: str) -> tuple[DistributedEmbedding, Optimizer]:
     layer = build(ranks, kinds)
-    variables = layer.trainable_variables
-    refs = {shard.variable.ref() for shard in layer.shards}
-    optimizer = Optimizer(
-        Adagrad(),
-        tables=[variable for variable in variables if variable.ref() in refs],
-        dense=[variable for variable in variables if variable.ref() not in refs],
-        learning_rate=0.1,
-    )
-    return layer, optimizer
+    return layer, with_optimizer(layer, Adagrad()).optimizer
 
 
 def train(ranks: Ranks, kinds: str) -> dict[str, np.ndarray]:

@@ -8,17 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from rankhouse.kernels.optimizer_settings import Adagrad
 from rankhouse.training.checkpoint.checkpoint import TrainingState, load_checkpoint, save_checkpoint
 from rankhouse.training.distributed_embedding import DistributedEmbedding
 from rankhouse.training.exchange.wire_format import WireFormat
-from rankhouse.training.optimizers.optimizers import Optimizer
-from rankhouse.training.plan import Plan, TableSpec, place
+from rankhouse.training.plan import Plan, place
 from rankhouse.training.ranks import Ranks
 from rankhouse.training.tables.owned_variables import broadcast_variables
 from rankhouse.training.tables.specs import EmbeddingSpec, Input, VocabularySettings
+from tests.training.layer_steps import BATCH, Packed, Step, make_step, pack, samples_of, with_optimizer
 
 # name: (rows, width, dtype, mode, options of `place`).
 TABLES: dict[str, tuple[int, int, Any, Any, dict[str, Any]]] = {
@@ -30,10 +29,8 @@ TABLES: dict[str, tuple[int, int, Any, Any, dict[str, Any]]] = {
     "keyed": (120, 4, "bfloat16", "row_wise", {}),
     "full": (40, 4, "float32", "table_wise", {}),
 }
-CACHED, BATCH = 20, 6
+CACHED = 20
 SAVED_STEP, LAST_STEP = 4, 6
-# How many of the samples of a step each rank has.
-SHARES = {1: [6], 2: [4, 2], 3: [2, 0, 4]}
 
 
 def build(
@@ -47,7 +44,7 @@ def build(
     held = {name: (dtypes or {}).get(name, dtype) for name, (_, _, dtype, _, _) in TABLES.items()}
     specs = [EmbeddingSpec(rows, dim, name, dtype=held[name]) for name, (rows, dim, _, _, _) in TABLES.items()]
     specs = [replace(spec, vocabulary=VocabularySettings()) if spec.name == "keyed" else spec for spec in specs]
-    tables = tuple(TableSpec(spec.name, spec.input_dim, spec.output_dim, dtype=spec.dtype) for spec in specs)
+    tables = tuple(spec.table_spec() for spec in specs)
     placements = []
     for table in tables:
         *_, mode, options = TABLES[table.name]
@@ -57,43 +54,21 @@ def build(
     plan = Plan.from_document(Plan(tables, tuple(placements), ranks.size).document())
     inputs = [Input(spec.name, spec.name) for spec in specs]
     layer = DistributedEmbedding(specs, inputs=inputs, ranks=ranks, plan=plan, seed=seed, wire=wire, name="narrow")
-    variables = [shard.variable for shard in layer.shards]
-    others = [variable for variable in layer.trainable_variables if all(variable is not other for other in variables)]
-    optimizer = Optimizer(Adagrad(), tables=variables, dense=others, learning_rate=0.1)
-    return TrainingState(layer, {}, optimizer)
+    return with_optimizer(layer, Adagrad())
 
 
-def batch(step: int, ranks: Ranks) -> tuple[tf.Tensor, tf.Tensor]:
+def batch(step: int, ranks: Ranks) -> Packed:
     """One rank's part of a step's batch: ids and lengths."""
     generator = np.random.default_rng([step])
-    begin = sum(SHARES[ranks.size][: ranks.rank])
-    part = slice(begin, begin + SHARES[ranks.size][ranks.rank])
     lengths = generator.integers(0, 4, [len(TABLES), BATCH])
-    ids = []
+    bags = []
     for (name, (rows, *_)), row in zip(TABLES.items(), lengths, strict=True):
-        ids_of_all = generator.permutation(40 if name == "keyed" else rows)
-        bags = np.split(ids_of_all[: row.sum()], np.cumsum(row)[:-1])
-        ids += [np.empty(0, np.int64), *bags[part]]
-    return tf.constant(np.concatenate(ids), tf.int64), tf.constant(lengths[:, part])
+        ids = generator.permutation(40 if name == "keyed" else rows)
+        bags.append(np.split(ids[: row.sum()], np.cumsum(row)[:-1]))
+    return pack(bags, samples_of(ranks, step))
 
 
-def make_step(state: TrainingState, *, as_function: bool = False) -> Any:
-    """Returns a step of training: what it looked up."""
-    variables = state.optimizer.variables
-
-    def step(ids: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
-        with tf.GradientTape() as tape:
-            rows = state.embedding.lookup(ids, lengths, training=True)
-            loss = tf.reduce_sum((rows - 0.1) ** 2) / BATCH
-        gradients = state.embedding.sum_gradients(tape.gradient(loss, variables), variables)
-        state.optimizer.apply_gradients(zip(gradients, variables, strict=True))
-        return rows
-
-    signature = [tf.TensorSpec([None], tf.int64), tf.TensorSpec([len(TABLES), None], tf.int64)]
-    return tf.function(step, input_signature=signature, autograph=False) if as_function else step
-
-
-def train(step: Any, ranks: Ranks, first: int, last: int) -> list[np.ndarray]:
+def train(step: Step, ranks: Ranks, first: int, last: int) -> list[np.ndarray]:
     """Trains steps [first, last); returns what they looked up."""
     return [step(*batch(number, ranks)).numpy() for number in range(first, last)]
 

@@ -7,14 +7,14 @@ from typing import Any
 from rankhouse.kernels.optimizer_settings import OptimizerSettings
 from rankhouse.training.checkpoint import checkpoint
 from rankhouse.training.checkpoint.checkpoint import Saving, TrainingState
-from rankhouse.training.plan import Placement, Plan, TableSpec, check_plan, place
+from rankhouse.training.plan import Placement, Plan, check_plan, place
 from rankhouse.training.ranks import Ranks
 from tests.training.small_model import SPECS, build
 
 
 def make_plan_by_hand(num_ranks: int, placed: Mapping[str, Placement | str]) -> Plan:
     """Makes a plan of the small model's tables from placements, or modes that `place` makes even."""
-    tables = {spec.name: TableSpec(spec.name, spec.input_dim, spec.output_dim) for spec in SPECS}
+    tables = {spec.name: spec.table_spec() for spec in SPECS}
     placements = [
         place(tables[name], mode, num_ranks=num_ranks) if isinstance(mode, str) else mode
         for name, mode in ((spec.name, placed[spec.name]) for spec in SPECS)

@@ -6,16 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from rankhouse.kernels.optimizer_settings import RowwiseAdagrad
 from rankhouse.training.checkpoint.checkpoint import TrainingState, load_checkpoint, save_checkpoint
 from rankhouse.training.distributed_embedding import DistributedEmbedding
-from rankhouse.training.optimizers.optimizers import Optimizer
-from rankhouse.training.plan import Plan, TableSpec, place
+from rankhouse.training.plan import Plan, place
 from rankhouse.training.ranks import Ranks
 from rankhouse.training.tables.specs import EmbeddingSpec, Input, VocabularySettings
 from rankhouse.training.tables.variable_rows import read_rows
+from tests.training.layer_steps import BATCH, Packed, make_step, pack, samples_of, with_optimizer
 
 # name: (rows, width, how it is cut). The second one travels by rows; the last but one learns its keys, the last one
 # lies on the host.
@@ -25,8 +24,7 @@ TABLES: dict[str, tuple[int, int, dict[str, Any]]] = {
     "learnt": (60, 5, {"num_slices": 3}),
     "hosted": (90, 5, {"num_slices": 3}),
 }
-BATCH, NUM_STEPS, CACHED = 6, 4, 40
-SHARES = {1: [[6]], 2: [[2, 4], [6, 0]], 3: [[3, 2, 1], [0, 6, 0]]}
+NUM_STEPS, CACHED = 4, 40
 SETTINGS = {
     "plain": RowwiseAdagrad(),
     "l2": RowwiseAdagrad(weight_decay=0.1, initial_accumulator_value=0.01),
@@ -39,7 +37,7 @@ def build(ranks: Ranks, settings: str, *, sliced: bool, names: tuple[str, ...] =
         EmbeddingSpec(*TABLES[name][:2], name, vocabulary=VocabularySettings() if name == "learnt" else None)
         for name in names
     ]
-    tables = tuple(TableSpec(spec.name, spec.input_dim, spec.output_dim) for spec in specs)
+    tables = tuple(spec.table_spec() for spec in specs)
     placements = [
         place(table, "column_wise", num_ranks=ranks.size, **TABLES[table.name][2])
         if sliced
@@ -54,43 +52,25 @@ def build(ranks: Ranks, settings: str, *, sliced: bool, names: tuple[str, ...] =
     plan = Plan(tables, tuple(placements), ranks.size)
     name = f"{settings}_{len(names)}"
     layer = DistributedEmbedding(specs, inputs=inputs, ranks=ranks, plan=plan, seed=3, name=name)
-    variables = [shard.variable for shard in layer.shards]
-    others = [variable for variable in layer.trainable_variables if all(variable is not other for other in variables)]
-    optimizer = Optimizer(SETTINGS[settings], tables=variables, dense=others, learning_rate=0.1)
-    return TrainingState(layer, {}, optimizer)
+    return with_optimizer(layer, SETTINGS[settings])
 
 
 def train(state: TrainingState, steps: range, *, as_function: bool = False) -> None:
-    variables, layer = state.optimizer.variables, state.embedding
-
-    def step(ids: tf.Tensor, lengths: tf.Tensor) -> None:
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_sum((layer.lookup(ids, lengths, training=True) - 0.1) ** 2) / BATCH
-        gradients = layer.sum_gradients(tape.gradient(loss, variables), variables)
-        scale = tf.constant(0.5) if state.optimizer.settings == SETTINGS["l2"] else None
-        state.optimizer.apply_gradients(zip(gradients, variables, strict=True), gradient_scale=scale)
-
-    if as_function:
-        packed = (tf.TensorSpec([None], tf.int64), tf.TensorSpec([len(layer.inputs), None], tf.int64))
-        step = tf.function(step, input_signature=packed, autograph=False)
+    scale = 0.5 if state.optimizer.settings == SETTINGS["l2"] else None
+    step = make_step(state, gradient_scale=scale, as_function=as_function)
     for number in steps:
-        step(*batch(layer, number))
+        step(*batch(state.embedding, number))
 
 
-def batch(layer: DistributedEmbedding, step: int) -> tuple[tf.Tensor, tf.Tensor]:
+def batch(layer: DistributedEmbedding, step: int) -> Packed:
     """One rank's part of a step's batch: ids and lengths."""
-    generator, ranks = np.random.default_rng([step]), layer.ranks
-    shares = SHARES[ranks.size][step % len(SHARES[ranks.size])]
-    begin = sum(shares[: ranks.rank])
-    part = slice(begin, begin + shares[ranks.rank])
+    generator = np.random.default_rng([step])
     lengths = generator.integers(0, 4, [len(layer.inputs), BATCH])
-    rows = {spec.name: spec.input_dim for spec in layer.specs}
     bags = [
-        [generator.integers(0, rows[item.table] // 2, length) for length in row]
+        [generator.integers(0, TABLES[item.table][0] // 2, length) for length in row]
         for item, row in zip(layer.inputs, lengths, strict=True)
     ]
-    ids = np.concatenate([np.empty(0, np.int64), *(bag for row in bags for bag in row[part])])
-    return tf.constant(ids, tf.int64), tf.constant(lengths[:, part])
+    return pack(bags, samples_of(layer.ranks, step))
 
 
 def tables(state: TrainingState) -> Iterator[tuple[str, np.ndarray]]:

@@ -11,7 +11,7 @@ from rankhouse.training.checkpoint.files import Checkpoint
 from rankhouse.training.distributed_embedding import DistributedEmbedding
 from rankhouse.training.optimizers.clipping import clipping_scale, owned_squared_norm
 from rankhouse.training.optimizers.optimizers import Optimizer
-from rankhouse.training.plan import Plan, TableSpec, make_plan
+from rankhouse.training.plan import Plan, make_plan
 from rankhouse.training.ranks import Ranks
 from rankhouse.training.tables.specs import EmbeddingSpec, Input
 
@@ -42,7 +42,7 @@ def build(
     settings: OptimizerSettings | None = None,
     plan: Plan | None = None,
 ) -> TrainingState:
-    tables = [TableSpec(spec.name, spec.input_dim, spec.output_dim) for spec in SPECS]
+    tables = [spec.table_spec() for spec in SPECS]
     plan = plan or make_plan(tables, num_ranks=ranks.size, data_parallel_threshold_rows=threshold)
     embedding = DistributedEmbedding(SPECS, inputs=INPUTS, ranks=ranks, plan=plan, seed=seed, name="embedding")
     kernel = tf.Variable(np.random.default_rng(seed).normal(size=(DIM, 1)).astype(np.float32))

@@ -7,6 +7,7 @@ import pytest
 from rankhouse.training.errors import PlanError
 from rankhouse.training.exchange.wire_format import WireDtypes
 from rankhouse.training.plan import Mode, Placement, Plan, ShardSpec, TableSpec, check_plan, make_plan, place
+from rankhouse.training.tables.specs import EmbeddingSpec
 
 
 def table(name: str, num_rows: int, dim: int = 16, lookups: float = 1.0) -> TableSpec:
@@ -87,6 +88,13 @@ def test_refuses_what_cannot_be_placed(tables: list[TableSpec], options: dict[st
 def test_refuses_impossible_tables(arguments: tuple, message: str) -> None:
     with pytest.raises(PlanError, match=message):
         TableSpec(*arguments)
+
+
+def test_refuses_what_is_no_table_and_says_what_gives_one() -> None:
+    embedding = EmbeddingSpec(5, 3, "a", dtype="bfloat16")
+    with pytest.raises(PlanError, match=r"made of TableSpecs; got EmbeddingSpec.*'a'.*table_spec\(\) returns one"):
+        make_plan([embedding], num_ranks=1)  # type: ignore[list-item]
+    assert embedding.table_spec(2.0) == TableSpec("a", 5, 3, 2.0, "bfloat16")
 
 
 def test_slices_are_even_and_their_names_say_what_they_are() -> None:

@@ -7,9 +7,10 @@ import numpy as np
 import tensorflow as tf
 
 from rankhouse.training.distributed_embedding import DistributedEmbedding
-from rankhouse.training.plan import Plan, TableSpec, place
+from rankhouse.training.plan import Plan, place
 from rankhouse.training.ranks import Ranks
 from rankhouse.training.tables.specs import EmbeddingSpec, Input, VocabularySettings
+from tests.training.layer_steps import samples_of
 from tests.training.modes import BATCH, SHARES, loss_of, tensor
 
 # name: (rows, width, mode, options, whether it learns its keys).
@@ -46,7 +47,7 @@ def build_apart(ranks: Ranks) -> DistributedEmbedding:
 
 
 def _layer(ranks: Ranks, specs: list[EmbeddingSpec], placed: dict[str, Any]) -> DistributedEmbedding:
-    tables = tuple(TableSpec(spec.name, spec.input_dim, spec.output_dim) for spec in specs)
+    tables = tuple(spec.table_spec() for spec in specs)
     placements = [
         place(table, placed[table.name][0], num_ranks=ranks.size, **placed[table.name][1]) for table in tables
     ]
@@ -62,9 +63,7 @@ def batch(
 ) -> tuple[list[Any], list[Any], list[np.ndarray]]:
     """One rank's part of a step's batch: ids, weights, and for each input a number for each sample's loss."""
     generator, ranks = np.random.default_rng([step, 9]), ranks or layer.ranks
-    shares = SHARES[ranks.size][step % len(SHARES[ranks.size])]
-    begin = sum(shares[: ranks.rank])
-    part = slice(begin, begin + shares[ranks.rank])
+    part = samples_of(ranks, step, SHARES)
     ids, weights, factors = [], [], []
     for spec in layer.specs:
         rows = spec.input_dim if spec.vocabulary is None else NUM_KEYS

@@ -9,6 +9,7 @@ from typing import Any
 import tf_keras
 
 from rankhouse.training.errors import EmbeddingError
+from rankhouse.training.plan import TableSpec
 from rankhouse.training.tables.distributions import distribution_of
 from rankhouse.training.tables.row_dtypes import ROW_DTYPES, RowDtype, row_dtype_of
 
@@ -90,6 +91,10 @@ class EmbeddingSpec:
                 f"table {self.name!r} has a vocabulary, so its rows are drawn by key, which {initializer!r} cannot do; "
                 "take one of Keras' initializers without a seed, such as 'uniform' or 'glorot_normal'"
             )
+
+    def table_spec(self, lookups_per_sample: float = 1.0) -> TableSpec:
+        """Returns the table as a plan sees it."""
+        return TableSpec(self.name, self.input_dim, self.output_dim, lookups_per_sample, dtype=self.dtype)
 
 
 @dataclass(frozen=True)

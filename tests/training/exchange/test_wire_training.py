@@ -14,7 +14,7 @@ from rankhouse.training.distributed_embedding import DistributedEmbedding
 from rankhouse.training.errors import WireError
 from rankhouse.training.exchange.wire_format import RELATIVE_ERRORS, WireFormat
 from rankhouse.training.optimizers.optimizers import Optimizer
-from rankhouse.training.plan import Plan, TableSpec, place
+from rankhouse.training.plan import Plan, place
 from rankhouse.training.ranks import Ranks
 from rankhouse.training.tables.specs import EmbeddingSpec
 from tests.training.launching import run_on_ranks
@@ -39,7 +39,7 @@ FORMATS: dict[str, Any] = {
 
 
 def build(ranks: Ranks, wire: Any, name: str = "embedding") -> DistributedEmbedding:
-    tables = tuple(TableSpec(spec.name, spec.input_dim, spec.output_dim) for spec in SPECS)
+    tables = tuple(spec.table_spec() for spec in SPECS)
     placements = [
         place(table, mode, num_ranks=ranks.size, **(more if ranks.size > 1 else {}))
         for table, (mode, more) in zip(tables, PLACES, strict=True)
