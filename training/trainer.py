@@ -7,6 +7,7 @@ checkpoint) travels with the gradients, so all ranks do the same after the same 
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -33,6 +34,7 @@ from rankhouse.training.runs.observers import EvaluationMetrics, Observer, StepM
 from rankhouse.training.runs.stop import StopRequest
 from rankhouse.training.runs.traffic import RunTraffic
 from rankhouse.training.tables.host_rows import HostRowsStats
+from rankhouse.training.tables.table_shards import rows_taken
 from rankhouse.training.train_step import TrainStep
 
 log = logging.getLogger(__name__)
@@ -153,6 +155,15 @@ class Trainer:
             for document in self.ranks.exchange_json(own, name="host_stats"):
                 for table, counts in document.items():
                     total[table] = total.get(table, HostRowsStats()) + HostRowsStats(**counts)
+        return total
+
+    def collect_rows_taken(self) -> Counter[str]:
+        """Returns how many rows have a key, of each table that learns its keys, over all ranks; collective."""
+        embedding, total = self.model.embedding, Counter[str]()
+        if any(spec.vocabulary for spec in embedding.specs):
+            own = rows_taken(embedding.shards, rank=self.ranks.rank)
+            for document in self.ranks.exchange_json(own, name="rows_taken"):
+                total.update(document)
         return total
 
     def _batches(self) -> Generator[tuple[Batch, int, Batch | None], None, None]:

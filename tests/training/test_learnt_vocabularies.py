@@ -74,10 +74,14 @@ def write_logs(path: Path, seed: int, num_items: int = len(ITEMS)) -> Path:
 
 
 class Trained(NamedTuple):
-    """A run that began on two ranks and went on here on one, the model in its end, and the version of it."""
+    """A run that began on two ranks and went on here on one, the model in its end, and the version of it.
+
+    `learnt_by_two` says how many keys of each table the two ranks left.
+    """
 
     folder: Path
     run: RunFolder
+    learnt_by_two: dict[str, int]
     trainer: Trainer
     version: Version
 
@@ -109,8 +113,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory, dataset: PreparedDataset) 
     assert launch(run, num_ranks=2) == 0
     trainer = Trainer(resumed_run(run.path, settings=["training.max_steps=9"]), ranks=Ranks(0, 1))
     assert trainer.position.step == 6
+    learnt_by_two = {name: len(table_of(trainer, name).keys) for name in ("item", "user")}
     trainer.train([], stop=Never())
-    return Trained(folder, run, trainer, export_version(run.path, store=folder / "store", model="keys"))
+    return Trained(folder, run, learnt_by_two, trainer, export_version(run.path, store=folder / "store", model="keys"))
 
 
 def raw_column(dataset: PreparedDataset, split: str, name: str) -> list[Any]:
@@ -145,6 +150,17 @@ def test_a_version_scores_as_training_does_also_unknown_and_evicted_keys(trained
     assert asked & known
     assert (asked & seen) - known - {None}, "no key that was seen has gone"
     assert asked - seen, "no key is new"
+
+
+@pytest.mark.horovod
+def test_a_run_says_how_many_rows_are_taken(trained: Trained) -> None:
+    lines = trained.run.log_file.read_text(encoding="utf-8")
+    for name, capacity in (("item", 60), ("user", 300)):
+        taken = trained.learnt_by_two[name]
+        assert f"table {name} has learnt its keys: {taken} of {capacity} rows are taken\n" in lines
+        assert 0 < taken <= capacity
+    taken = {name: len(trained.table(name).keys) for name in ("item", "user")}
+    assert trained.trainer.collect_rows_taken() == taken
 
 
 @pytest.mark.horovod

@@ -90,6 +90,9 @@ def _do_steps(run: RunFolder, ranks: Ranks, stop: StopRequest, console: Console)
         log.info("%s", traffic.explain())
     for table, stats in trainer.collect_host_stats().items():
         log.info("table %s on the host: %s", table, stats.explain())
+    rows = {table.name: table.num_rows for table in trainer.model.embedding.plan.tables}
+    for table, taken in trainer.collect_rows_taken().items():
+        log.info("table %s has learnt its keys: %s of %s rows are taken", table, f"{taken:,}", f"{rows[table]:,}")
     if ranks.rank == 0:
         write_text(run.traffic_file, traffic.to_json())
         if result is not None:

@@ -1,5 +1,6 @@
 """The parts of tables that one rank holds."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -80,6 +81,15 @@ def host_stats(shards: Iterable[TableShard]) -> dict[str, HostRowsStats]:
         if shard.host_rows is not None:
             stats[shard.table] = stats.get(shard.table, HostRowsStats()) + shard.host_rows.stats
     return stats
+
+
+def rows_taken(shards: Iterable[TableShard], *, rank: int) -> Counter[str]:
+    """Returns how many rows have a key, by table that learns its keys; what several ranks hold the first one counts."""
+    taken: Counter[str] = Counter()
+    for shard in shards:
+        if shard.learnt is not None and shard.column_start == 0 and (rank == 0 or not shard.replicated):
+            taken[shard.table] += int(shard.learnt.vocabulary.size())
+    return taken
 
 
 def check_tables(plan: Plan, specs: Sequence[EmbeddingSpec], *, num_ranks: int) -> None:

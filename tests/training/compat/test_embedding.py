@@ -152,7 +152,7 @@ def test_integer_lookup_learns_in_training_and_in_functions_but_not_in_evaluatio
     model.predict(np.array([[7], [8]]), verbose=0)
     model.evaluate(np.array([[7], [8]]), np.zeros((2, 2)), verbose=0)
     assert lookup.get_vocabulary() == [-1]
-    model.fit(np.array([[7], [8], [7]]), np.zeros((3, 2)), verbose=0)
+    model.fit(np.array([[7], [8], [7]]), np.zeros((3, 2)), shuffle=False, verbose=0)
     assert lookup.get_vocabulary() == [-1, 7, 8]
     assert tf.function(lookup)(tf.ragged.constant([[9], []], dtype=tf.int64)).to_list() == [[3], []]
     assert lookup(tf.sparse.from_dense([[0, 5], [9, 0]])).values.numpy().tolist() == [4, 3]

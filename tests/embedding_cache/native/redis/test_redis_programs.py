@@ -5,6 +5,7 @@ import random
 import re
 import subprocess
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -103,14 +104,16 @@ def test_nodes_may_say_anything(program: Path) -> None:
 
     with FakeNode(answer) as node:
         url = f"redis://127.0.0.1:{node.port}"
+        total: Counter[str] = Counter()
         # A slow machine needs more time to get any answer.
         for deadline_ms in (30, 300, 3000):
             options = json.dumps({"url": url, "deadline_ms": deadline_ms})
             counters = json.loads(run(program, "refuse", options, "400" if deadline_ms == 30 else "40"))
             assert counters["nodes"] < 100
-            if counters["commands"] > 20 and counters["moved"] > 0:
+            total.update(counters)
+            if total["commands"] > 20 and total["moved"] > 0:
                 return
-    pytest.fail(f"the nodes were hardly asked: {counters}")
+    pytest.fail(f"the nodes were hardly asked: {total}")
 
 
 def test_a_name_server_that_is_silent_keeps_nobody(program: Path, server: Server) -> None:
