@@ -1,13 +1,12 @@
 """Training steps of distributed-embeddings' synthetic models, beside plain Keras and what the planner predicts.
 
     rankhouse bench synthetic_models
-    rankhouse bench synthetic_models --model tiny --np 2 --hardware here.json --parts step --candidates rankhouse
+    rankhouse bench synthetic_models --model tiny --np 2 --parts step --candidates rankhouse
 
 Adagrad, power-law ids, random labels, as their benchmark has them. The part "embedding" looks a batch up, and updates
 the tables by a gradient of what was found: no dense layers. Candidates take turns in processes of their own; a ratio is
 the median over turns of that to plain Keras, in float32, in the same turn. `tiny` takes 11 GiB, tables and Adagrad
-together, and some 8 minutes; larger models fit small machines with `--max-rows`. `rankhouse plan --calibrate here.json`
-measures the machine first.
+together, and some 12 minutes; larger models fit small machines with `--max-rows`.
 """
 
 import argparse
@@ -30,6 +29,7 @@ from benchmarks.support.sheet import Sheet, report
 from rankhouse.training.tables.row_dtypes import ROW_DTYPES
 
 WARMUP_STEPS = 2
+HERE = "here"
 PARTS = {"embedding": "embedding part", "step": "step", "step_bfloat16": "step, mixed bfloat16"}
 CANDIDATES = {"keras": "plain Keras", "keras_allocator": "plain Keras, our allocator", "rankhouse": "Rankhouse"}
 
@@ -49,7 +49,7 @@ def main() -> None:
     parser.add_argument("--np", type=int, default=1, help="ranks; of Rankhouse only, so leave the others out")
     parser.add_argument("--max-rows", type=int, default=0, help="cap of every table's rows; 0 is none")
     parser.add_argument("--dtype", choices=ROW_DTYPES, default="float32", help="what Rankhouse holds rows in")
-    parser.add_argument("--hardware", default="2-cores", help="a profile of `rankhouse plan`")
+    parser.add_argument("--hardware", default=HERE, help=f"a profile of `rankhouse plan`; {HERE}: measured beforehand")
     parser.add_argument("--output", type=Path, help="also write it as markdown")
     parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -79,7 +79,7 @@ def compare(options: argparse.Namespace) -> None:
         lines.append([PARTS[part], CANDIDATES[candidate], shown, f"{ratio:.2f}x" if ratio else "", predicted])
     ranks = "1 rank" if options.np == 1 else f"{options.np} ranks"
     title = f"{options.model}, {ranks}, {options.batch_size:,} samples: medians of {options.turns} turns"
-    heads = ["part", "candidate", "ms", "of plain Keras' speed in float32", f"predicted for {options.hardware}, ms"]
+    heads = ["part", "candidate", "ms", "of plain Keras' speed in float32", f"predicted ({options.hardware}), ms"]
     report(console, [describe_machine()], [Sheet(title, heads, lines)], [], options.output)
 
 
@@ -160,9 +160,10 @@ def make_step(
     )
     from rankhouse.training.plan import make_plan
     from rankhouse.training.planner.forecast import forecast
-    from rankhouse.training.planner.hardware import hardware_profile
-    from rankhouse.training.planner.workload import Cluster, synthetic_workload
+    from rankhouse.training.planner.workload import synthetic_workload
 
+    # Before memory is taken.
+    cluster = cluster_of(options, ranks) if part == "step" else None
     plan = make_plan([replace(table, dtype=options.dtype) for table in model.tables], num_ranks=ranks.size)
     precision = "mixed_bfloat16" if part == "step_bfloat16" else "float32"
     network = SyntheticNetwork(model, ranks=ranks, plan=plan, precision=precision)
@@ -172,12 +173,20 @@ def make_step(
         return lambda number: float(embedding_step(batches[number], upstream)), {}
     whole_step = make_synthetic_step(network)
     predicted: dict[str, float] = {}
-    if part == "step":
+    if cluster:
         workload = synthetic_workload(model, batch_size=options.batch_size).held_as(plan.dtypes)
-        cluster = Cluster(ranks.size, hardware_profile(options.hardware))
-        seconds = forecast(network.embedding.plan, workload, cluster).step_seconds
-        predicted = {"predicted_ms": 1e3 * seconds}
+        predicted = {"predicted_ms": 1e3 * forecast(plan, workload, cluster).step_seconds}
     return lambda number: float(whole_step(batches[number], options.batch_size)), predicted
+
+
+def cluster_of(options: argparse.Namespace, ranks: Any) -> Any:
+    """Returns the machines that a step is predicted for; collective."""
+    from rankhouse.training.planner.calibration import calibrate
+    from rankhouse.training.planner.hardware import hardware_profile
+    from rankhouse.training.planner.workload import Cluster
+
+    is_here = options.hardware == HERE
+    return Cluster(ranks.size, calibrate(HERE, ranks=ranks) if is_here else hardware_profile(options.hardware))
 
 
 if __name__ == "__main__":
