@@ -28,7 +28,7 @@ _LONG_RUNS = 20
 _DIMS = (16, 128)
 # So many ids are pooled into one row, that what is written weighs little beside what is read.
 _HOTNESS = 8
-_NUM_IDS = 1 << 13
+_NUM_IDS = 1 << 15
 _COPIED_BYTES = 1 << 22
 _EXCHANGED_NUMBERS = 1 << 20
 _LEAST_SECONDS = 1e-12
@@ -90,7 +90,7 @@ def _memory_bytes() -> float:
 
 def _stream_bandwidth(num_bytes: int) -> float:
     source = np.ones(max(num_bytes, 2 * _COPIED_BYTES) // 4, np.float32)
-    target = np.empty_like(source)
+    target = np.ones_like(source)  # Memory that was never written would be found page by page meanwhile.
     num_parts = source.nbytes // _COPIED_BYTES
     parts = cycle(zip(np.array_split(target, num_parts), np.array_split(source, num_parts), strict=True))
     return 2 * source.nbytes / num_parts / _fastest(lambda: np.copyto(*next(parts)))
