@@ -49,7 +49,7 @@ small tables, which every rank holds. The optimizer's state comes on top. {decid
 
 TRAFFIC = """<h2>What travels between the ranks</h2>
 <p class="lead">In a training step, to other ranks: the mean of all ranks and the most that one sends. A sum is counted
-as a ring of ranks makes it. Rounding: the largest error of an element relative to the largest of its row.</p>
+as a ring of ranks makes it. {rounding}</p>
 {table}
 """
 
@@ -151,8 +151,11 @@ def _traffic(run: RunFolder) -> str:
         return ""
     rows = [_traffic_row(each.name, each.bytes_sent, _rounding(each), each.format) for each in traffic.exchanges]
     rows.append(_traffic_row("together", traffic.bytes_sent, "", ""))
-    head = ("exchange", "KiB sent per step, mean", "most", "rounding", "format")
-    return TRAFFIC.format(table=_table(head, rows, numbers=(1, 2, 3)))
+    head = ["exchange", "KiB sent per step, mean", "most", "rounding", "format"]
+    rounding = "Rounding: the largest error of an element relative to the largest of its row."
+    if not any(each.format for each in traffic.exchanges):
+        rounding, head, rows = "Nothing is rounded on its way.", head[:3], [row[:3] for row in rows]
+    return TRAFFIC.format(rounding=rounding, table=_table(head, rows, numbers=(1, 2, 3)))
 
 
 def _traffic_row(name: str, bytes_sent: Sequence[float], rounding: str, wire: str) -> tuple[str, ...]:

@@ -76,6 +76,10 @@ def test_what_travels_is_shown_for_each_exchange_and_together(run: RunFolder) ->
     assert re.search(r"rows</td>.*3\.00.*4\.00.*0\.04%, 1,234 saturated.*float16: &lt;fine&gt;", page)
     assert re.search(r"ids</td>.*0\.50.*1\.00.*<td class=\"number\"></td><td></td>", page)
     assert re.search(r"together</td>.*3\.50.*4\.00", page)
+    run.traffic_file.write_text(RunTraffic(10, exchanges[1:]).to_json())
+    page = write(run, *METRICS)
+    assert "Nothing is rounded on its way." in page
+    assert re.search(r"<th[^>]*>most</th></tr>.*ids</td>", page)
     run.traffic_file.write_text(RunTraffic(10, ()).to_json())
     assert "What travels" not in write(run, *METRICS)
 
